@@ -1,0 +1,127 @@
+package consumer
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"mime"
+	"strconv"
+	"strings"
+
+	"github.com/idemq/idemq/dedup"
+)
+
+// IDRule is one way to name a message.
+type IDRule struct {
+	Name string                  // for logs and counters
+	Of   func(m *Message) string // "" is no answer. While it runs, m.ID is the broker's own name.
+	// BusinessKey: the ID names a piece of business within its topic, whatever the body says
+	// ("charge order 7"); the topic becomes part of Message.ID and bodies are not compared. Default:
+	// the ID names the message itself, and the same ID with another body is dead-lettered, run neither twice nor never.
+	BusinessKey bool
+
+	made bool // the broker's own name, which a machine may have made
+}
+
+var (
+	// CloudEventsID is source and id, from headers (ce_source and ce_id, or cloudEvents:source
+	// and cloudEvents:id) or, where the content type says application/cloudevents+json or
+	// there is none, from a JSON body with specversion, source and id.
+	CloudEventsID = IDRule{Name: "cloudevents", Of: cloudEventsID}
+	// BrokerID is RabbitMQ's MessageId property, RocketMQ's message ID, Kafka's topic/partition/offset. The last two
+	// are made by machines that can repeat themselves, so a hash of the body is part of them.
+	BrokerID = IDRule{Name: "broker", Of: func(m *Message) string { return m.ID }, made: true}
+	// BodyID is a hash of topic and body: it merges equal messages.
+	BodyID = IDRule{Name: "body", Of: func(m *Message) string {
+		return hexPrint(dedup.FingerprintOf([]byte(m.Topic), m.Body))
+	}}
+)
+
+// HeaderID takes the ID from a header or property, whatever its case.
+func HeaderID(name string) IDRule {
+	return IDRule{Name: "header:" + name, Of: func(m *Message) string { return m.header(name) }}
+}
+
+// DefaultRules name a message where Options.MessageID is empty.
+func DefaultRules() []IDRule {
+	return []IDRule{HeaderID("message-id"), HeaderID("idempotency-key"), CloudEventsID, BrokerID}
+}
+
+// Identify names m by the first of rules with an answer, as a Consumer does, and reports whether
+// one had. m.ID must be the broker's own name; made as in [Delivery]. The name of a dead letter
+// that came back, in its headers, outranks every rule.
+func (m *Message) Identify(rules []IDRule, made bool) bool {
+	m.Redrive, _ = strconv.Atoi(m.Headers[RedriveHeader])
+	m.Redrive = max(m.Redrive, 0)
+	if id := m.Headers[IDHeader]; id != "" {
+		m.ID, m.IDFrom, m.print = id, "header:"+IDHeader, dedup.FingerprintOf(m.Body)
+		return true
+	}
+	for i := range rules {
+		r := &rules[i]
+		id := r.Of(m)
+		if id == "" {
+			continue
+		}
+		m.print = dedup.Fingerprint{}
+		switch {
+		case r.BusinessKey:
+			id = m.Topic + "/" + id
+		case r.made && made:
+			id += "/" + hexPrint(dedup.FingerprintOf(m.Body))
+		default:
+			m.print = dedup.FingerprintOf(m.Body)
+		}
+		m.ID, m.IDFrom = id, r.Name
+		return true
+	}
+	m.ID, m.IDFrom, m.print = "", "", dedup.Fingerprint{}
+	return false
+}
+
+func hexPrint(f dedup.Fingerprint) string { return hex.EncodeToString(f[:]) }
+
+func cloudEventsID(m *Message) string {
+	for _, prefix := range [...]string{"ce_", "ce-", "cloudEvents:", "cloudEvents_"} {
+		if id, source := m.header(prefix+"id"), m.header(prefix+"source"); id != "" && source != "" {
+			return joinCloudEvent(source, id)
+		}
+	}
+	if t := m.header("content-type"); t != "" {
+		media, _, err := mime.ParseMediaType(t)
+		if err != nil || media != "application/cloudevents+json" {
+			return ""
+		}
+	}
+	body := bytes.TrimPrefix(m.Body, []byte("\xef\xbb\xbf"))
+	if body = bytes.TrimLeft(body, " \t\r\n"); len(body) == 0 || body[0] != '{' || !bytes.Contains(body, []byte(`"specversion"`)) {
+		return ""
+	}
+	// The id is a string by the standard; numbers are taken as they are written, so that two
+	// that differ only beyond a float's precision stay two.
+	var e struct{ SpecVersion, Source, ID json.RawMessage }
+	if json.Unmarshal(body, &e) != nil || len(e.SpecVersion) == 0 {
+		return ""
+	}
+	source, id := jsonText(e.Source), jsonText(e.ID)
+	if source == "" || id == "" {
+		return ""
+	}
+	return joinCloudEvent(source, id)
+}
+
+// joinCloudEvent keeps (a, b/c) and (a/b, c) apart.
+func joinCloudEvent(source, id string) string {
+	return strings.ReplaceAll(source, " ", "%20") + " " + id
+}
+
+func jsonText(raw json.RawMessage) string {
+	var s string
+	if json.Unmarshal(raw, &s) == nil {
+		return s
+	}
+	if s = string(raw); s == "null" {
+		return ""
+	}
+	return s
+}

@@ -1,0 +1,271 @@
+package dedup
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Claim is the answer to one Work, and the hold on it when State is Acquired or Condemned.
+// Its methods may be called from any goroutine.
+type Claim struct {
+	Verdict
+	Work Work
+
+	g          *Guard
+	held       Held // for requests; changed by Condemn only, guarded by g.beats.mu
+	open       bool // made without the store, which is down, because of FailOpen
+	leaseState      // guarded by g.beats.mu
+}
+
+// Unprotected reports that the claim was made without the store, by Options.FailOpen:
+// the work may be running elsewhere, or may have been done.
+func (c *Claim) Unprotected() bool { return c.open }
+
+// Claim asks for w without running it, for work that ends elsewhere than it began. The error is
+// nil whenever the store answered: look at State. An acquired claim is kept alive until it is
+// finished, abandoned or lost, so finish it on every path: defer c.Release.
+func (g *Guard) Claim(ctx context.Context, w Work) (*Claim, error) {
+	claims := make([]*Claim, 1)
+	if err := g.ClaimBatch(ctx, []Work{w}, claims); err != nil {
+		return nil, err
+	}
+	if err := claims[0].Err; err != nil {
+		return nil, fmt.Errorf("dedup: claim %s %q: %w", w.Scope, w.ID, err)
+	}
+	return claims[0], nil
+}
+
+// ClaimBatch is Claim for many, up to 1024 in one round trip: claims[i] answers works[i], each a
+// claim of its own, whose Err is set where this one alone could not be answered. Of equal works
+// all but the first are InProgress. On a returned error none is held.
+func (g *Guard) ClaimBatch(ctx context.Context, works []Work, claims []*Claim) error {
+	if len(claims) != len(works) {
+		return fmt.Errorf("dedup: ClaimBatch: %d works and room for %d claims; pass slices of equal length", len(works), len(claims))
+	}
+	in, out := make([]ClaimRequest, len(works)), make([]Verdict, len(works))
+	owners := make([]byte, len(works)*len(Owner{}))
+	rand.Read(owners)
+	for i := range works {
+		w := &works[i]
+		if err := w.check(&g.opts); err != nil {
+			return err
+		}
+		in[i] = ClaimRequest{Key: keyOf(g.app, w.Scope, w.ID), Owner: Owner(owners[i*len(Owner{}):]), Fingerprint: w.Fingerprint, Redrive: w.Redrive, Holder: g.opts.Holder}
+		in[i].Lease, in[i].Retention = w.leases(&g.opts)
+		if o, ok := g.unsure.take(in[i].Key); ok {
+			in[i].Owner = o
+		}
+	}
+	asked := time.Now() // before the call: our own idea of the lease must end first
+	err := g.claims.submit(ctx, in, out)
+	if err != nil && (!g.opts.FailOpen || !errors.Is(err, ErrUnavailable)) {
+		return err
+	}
+	all := make([]Claim, len(works))
+	for i := range all {
+		c := &all[i]
+		c.g, c.Work, c.Verdict = g, works[i], out[i]
+		if err != nil {
+			c.Verdict, c.open = Verdict{State: Acquired, Attempt: 1}, true
+		}
+		c.held = heldOf(&in[i], &c.Verdict)
+		claims[i] = c
+	}
+	g.countClaims(claims, err)
+	g.beats.add(claims, asked)
+	return nil
+}
+
+func (g *Guard) countClaims(claims []*Claim, outage error) {
+	if outage != nil {
+		g.opts.Logger.Warn("dedup: store is down, running unprotected as Options.FailOpen says", "n", len(claims), "err", outage)
+	}
+	if g.opts.Observe == nil {
+		return
+	}
+	t := tally{name: "claim"}
+	for _, c := range claims {
+		if c.open {
+			t.add(c.Work.Scope, "unprotected")
+		} else {
+			t.add(c.Work.Scope, claimCause(&c.Verdict))
+		}
+	}
+	t.emit(g)
+}
+
+// Complete remembers the work as done, with an optional result for later callers.
+// ErrSuperseded: another owner has taken over; nothing was changed. ErrUnavailable: it may or may
+// not be remembered; the claim is still kept alive, so call again.
+func (c *Claim) Complete(ctx context.Context, result []byte) error {
+	return c.finish(ctx, Outcome{State: Done, Result: result})
+}
+
+// Fail remembers cause and lets the work be tried again at once. The errors are those of Complete.
+func (c *Claim) Fail(ctx context.Context, cause error) error {
+	return c.finish(ctx, Outcome{State: Retryable, Cause: cause})
+}
+
+// Condemn remembers, before a dead letter is sent, that the work is not to be run again; whoever
+// takes over finds State Condemned. FailFinal follows once the dead letter is confirmed.
+func (c *Claim) Condemn(ctx context.Context, cause error) error {
+	return c.finish(ctx, Outcome{State: Condemned, Cause: cause})
+}
+
+// FailFinal remembers cause and refuses every further try with ErrFailed.
+func (c *Claim) FailFinal(ctx context.Context, cause error) error {
+	return c.finish(ctx, Outcome{State: Failed, Cause: cause})
+}
+
+// Release gives back a claim whose work was not begun; the attempt does not count.
+// After Complete or Fail, on a claim that is not held, and where another owner has taken over,
+// it does nothing.
+func (c *Claim) Release(ctx context.Context) error {
+	if c.State != Acquired && c.State != Condemned || c.ended() {
+		return nil
+	}
+	err := c.finish(ctx, Outcome{State: Released})
+	if errors.Is(err, ErrSuperseded) {
+		return nil
+	}
+	return err
+}
+
+func (c *Claim) ended() bool {
+	b := &c.g.beats
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return c.finished != 0
+}
+
+func (c *Claim) finish(ctx context.Context, o Outcome) error {
+	o.Claim = c
+	errs := make([]error, 1)
+	if err := c.g.FinishBatch(ctx, []Outcome{o}, errs); err != nil {
+		return err
+	}
+	return errs[0]
+}
+
+// Outcome is the word on one claim, for [Guard.FinishBatch].
+type Outcome struct {
+	Claim  *Claim
+	State  State  // Done, Retryable, Condemned, Failed or Released
+	Result []byte // with Done
+	Cause  error  // with Retryable, Condemned and Failed; the first 512 bytes of its text are kept
+}
+
+// FinishBatch is Complete, Fail, Condemn, FailFinal and Release for many, up to 1024 in one round
+// trip: errs[i] answers in[i] as those methods would. On a returned error any of them may have been
+// remembered and none is forgotten: call again.
+func (g *Guard) FinishBatch(ctx context.Context, in []Outcome, errs []error) error {
+	if len(errs) != len(in) {
+		return fmt.Errorf("dedup: FinishBatch: %d outcomes and room for %d errors; pass slices of equal length", len(in), len(errs))
+	}
+	req, at := make([]FinishRequest, 0, len(in)), make([]int, 0, len(in))
+	for i := range in {
+		q, ask, err := in[i].begin()
+		if errs[i] = err; ask {
+			req, at = append(req, q), append(at, i)
+		}
+	}
+	out := make([]error, len(req))
+	sent := time.Now()
+	if err := g.finishes.submit(ctx, req, out); err != nil {
+		return err
+	}
+	t := tally{name: "finish"}
+	for j, i := range at {
+		cause := in[i].end(out[j], sent, &errs[i])
+		if g.opts.Observe != nil {
+			t.add(in[i].Claim.Work.Scope, cause)
+		}
+	}
+	t.emit(g)
+	return nil
+}
+
+// begin says what to ask the store, if anything.
+func (o *Outcome) begin() (q FinishRequest, ask bool, err error) {
+	c := o.Claim
+	switch o.State {
+	case Done, Retryable, Condemned, Failed, Released:
+	default:
+		return q, false, fmt.Errorf("dedup: finish as %v: only done, retryable, condemned, failed and released end a claim", o.State)
+	}
+	b := &c.g.beats
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case c.open:
+		return q, false, nil
+	case c.State != Acquired && c.State != Condemned:
+		return q, false, fmt.Errorf("dedup: finish %s %q: the claim was answered %v, so there is nothing to finish", c.Work.Scope, c.Work.ID, c.State)
+	case c.finished == o.State:
+		return q, false, nil
+	case c.finished != 0:
+		return q, false, fmt.Errorf("%w: the claim was finished as %v before", ErrSuperseded, c.finished)
+	}
+	c.finishing = true
+	q = FinishRequest{Held: c.held, State: o.State}
+	if o.State == Done {
+		q.Result = o.Result
+	} else if o.Cause != nil {
+		q.Reason = reason(o.Cause)
+	}
+	return q, true, nil
+}
+
+// end takes in the store's answer and returns the event's cause.
+func (o *Outcome) end(answer error, sent time.Time, err *error) string {
+	c := o.Claim
+	cause := o.State.String()
+	b := &c.g.beats
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	late := sent.After(c.deadline)
+	if errors.Is(answer, ErrRecordLost) {
+		cause, answer = "record_lost", nil
+	}
+	switch {
+	case answer == nil && o.State == Condemned:
+		c.finishing, c.held.Condemned = false, true
+		c.held.LastError = ""
+		if o.Cause != nil {
+			c.held.LastError = reason(o.Cause)
+		}
+		return cause
+	case answer == nil:
+		b.drop(c)
+		c.finished = o.State
+		if late && cause != "record_lost" {
+			cause = "late"
+		}
+	case errors.Is(answer, ErrSuperseded):
+		b.drop(c)
+		c.lose()
+		cause = "superseded"
+	default: // this item's own fault: the claim stays, to be finished again
+		c.finishing = false
+		cause = "fault"
+	}
+	if answer != nil {
+		*err = fmt.Errorf("dedup: finish %s %q as %v: %w", c.Work.Scope, c.Work.ID, o.State, answer)
+	}
+	return cause
+}
+
+const maxReason = 512
+
+// reason is the text that a record keeps of err: valid UTF-8, at most maxReason bytes.
+func reason(err error) string {
+	s := err.Error()
+	if len(s) > maxReason {
+		s = s[:maxReason]
+	}
+	return strings.ToValidUTF8(s, "")
+}

@@ -1,0 +1,257 @@
+package dedup
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Do runs fn unless w is done already, and remembers success. ran tells "ran now"
+// from "was done before"; both have a nil error and both may be acknowledged.
+//
+// fn's ctx ends with cause ErrLeaseLost when the claim could not be kept. If fn fails,
+// w may be tried again and Do returns fn's error. A panic counts as a failure and goes on.
+// What fn returned is written even if ctx has ended meanwhile; where the store does not take
+// it before the lease ends, err wraps ErrUnavailable and w will run again.
+// Where another owner took over while fn ran, Do asks again and obeys the answer, which may be
+// to run fn again.
+// When w is refused, err is a [*RefusedError] that wraps ErrInProgress, ErrFailed or ErrMismatch.
+func (g *Guard) Do(ctx context.Context, w Work, fn func(ctx context.Context) error) (ran bool, err error) {
+	_, ran, err = g.do(ctx, w, func(ctx context.Context) ([]byte, error) { return nil, fn(ctx) })
+	return ran, err
+}
+
+// DoValue is Guard.Do for work with a result, stored as JSON and handed to every later caller.
+func DoValue[T any](ctx context.Context, g *Guard, w Work, fn func(ctx context.Context) (T, error)) (v T, ran bool, err error) {
+	stored, ran, err := g.do(ctx, w, func(ctx context.Context) ([]byte, error) {
+		var err error
+		if v, err = fn(ctx); err != nil {
+			return nil, err
+		}
+		return json.Marshal(v)
+	})
+	if err != nil || (ran && stored == nil) {
+		return v, ran, err
+	}
+	var old T // not v: a run of our own that was superseded may have left something there
+	if err := json.Unmarshal(stored, &old); err != nil {
+		return old, ran, fmt.Errorf("dedup: stored result of %s %q: %w", w.Scope, w.ID, err)
+	}
+	return old, ran, nil
+}
+
+// do returns the stored result where another owner's counts.
+func (g *Guard) do(ctx context.Context, w Work, fn func(ctx context.Context) ([]byte, error)) (stored []byte, ran bool, err error) {
+	for patience := newPatience(w.Wait); ; {
+		c, err := g.Claim(ctx, w)
+		if err != nil {
+			return nil, ran, err
+		}
+		switch c.State {
+		case Acquired:
+			ran = true
+			err := c.run(ctx, fn)
+			if !errors.Is(err, ErrSuperseded) {
+				return nil, ran, err
+			}
+		case Done:
+			return c.Result, ran, nil
+		case InProgress:
+			if !patience.wait(ctx, c.Left) {
+				return nil, ran, &RefusedError{w, c.Verdict}
+			}
+		case Retryable, Released: // the token of a lost reply, and of an owner that had ended: ask anew
+		default:
+			if c.State == Condemned {
+				err = c.Release(ctx) // its dead letter is not ours to send
+			}
+			return nil, ran, errors.Join(&RefusedError{w, c.Verdict}, err)
+		}
+	}
+}
+
+// run calls fn under the claim and writes what it said. ErrSuperseded: its word does not count.
+func (c *Claim) run(ctx context.Context, fn func(ctx context.Context) ([]byte, error)) error {
+	work, cancel := c.Context(ctx)
+	defer cancel()
+	returned := false
+	defer func() {
+		if !returned { // a panic, or runtime.Goexit: a failure, and it goes on
+			_ = c.settle(ctx, Outcome{State: Retryable, Cause: errors.New("panic")})
+		}
+	}()
+	result, err := fn(work)
+	returned = true
+	if err == nil {
+		return c.settle(ctx, Outcome{State: Done, Result: result})
+	}
+	o := Outcome{State: Retryable, Cause: err}
+	if errors.Is(context.Cause(work), ErrLeaseLost) {
+		o.State = Released // we made it fail
+	}
+	if lost := c.settle(ctx, o); lost != nil && !errors.Is(lost, ErrSuperseded) {
+		return errors.Join(err, lost)
+	}
+	return err
+}
+
+// settle writes o even if ctx has ended, again and again until the lease is over.
+func (c *Claim) settle(ctx context.Context, o Outcome) error {
+	ctx = context.WithoutCancel(ctx)
+	for pause := 10 * time.Millisecond; ; pause *= 2 {
+		err := c.finish(ctx, o)
+		if err == nil || errors.Is(err, ErrSuperseded) || !c.Held() {
+			return err
+		}
+		time.Sleep(min(pause, time.Second))
+	}
+}
+
+// DoBatch is Do for many in one round trip: fn gets the indexes of the works to run, runs
+// them all or none, and errs[i] answers works[i]: nil for done, now or before. fn is not
+// called when there is nothing to run. Equal works are run once and answered alike.
+// Work.Wait is not looked at: what is in progress elsewhere is refused. A panic counts as a
+// failure of all that ran, and goes on. fn's ctx ends when one of the claims is lost.
+func (g *Guard) DoBatch(ctx context.Context, works []Work, fn func(ctx context.Context, run []int) error) (errs []error) {
+	errs = make([]error, len(works))
+	firsts, leader := foldWorks(works)
+	claims := make([]*Claim, len(firsts))
+	asked := make([]Work, len(firsts))
+	for i, at := range firsts {
+		asked[i] = works[at]
+	}
+	if err := g.ClaimBatch(ctx, asked, claims); err != nil {
+		for i := range errs {
+			errs[i] = err
+		}
+		return errs
+	}
+	var run []int
+	var held []*Claim
+	for i, c := range claims {
+		switch {
+		case c.Err != nil:
+			errs[firsts[i]] = c.Err
+		case c.State == Acquired:
+			run, held = append(run, firsts[i]), append(held, c)
+		case c.State != Done:
+			errs[firsts[i]] = errors.Join(&RefusedError{c.Work, c.Verdict}, c.Release(ctx))
+		}
+	}
+	if len(run) > 0 {
+		for i, err := range runAll(ctx, held, run, fn) {
+			errs[run[i]] = err
+		}
+	}
+	for i, at := range leader {
+		errs[i] = errs[at]
+	}
+	return errs
+}
+
+// foldWorks returns the index of the first of each set of equal works, and for each work the
+// index of its first.
+func foldWorks(works []Work) (firsts, leader []int) {
+	type same struct {
+		scope, id string
+		print     Fingerprint
+		redrive   int
+	}
+	seen := make(map[same]int, len(works))
+	leader = make([]int, len(works))
+	for i := range works {
+		k := same{works[i].Scope, works[i].ID, works[i].Fingerprint, works[i].Redrive}
+		at, twice := seen[k]
+		if !twice {
+			at, seen[k] = i, i
+			firsts = append(firsts, i)
+		}
+		leader[i] = at
+	}
+	return firsts, leader
+}
+
+// runAll calls fn once for all claims and writes one outcome for each.
+func runAll(ctx context.Context, claims []*Claim, run []int, fn func(ctx context.Context, run []int) error) (errs []error) {
+	work, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for _, c := range claims {
+		one, done := c.Context(work)
+		defer done()
+		defer context.AfterFunc(one, cancel)()
+	}
+	settle := func(err error) []error {
+		outs := make([]Outcome, len(claims))
+		for i, c := range claims {
+			outs[i] = Outcome{Claim: c, State: Done}
+			if err != nil {
+				outs[i].State, outs[i].Cause = Retryable, err
+			}
+		}
+		return settleAll(ctx, outs)
+	}
+	returned := false
+	defer func() {
+		if !returned {
+			settle(errors.New("panic"))
+		}
+	}()
+	err := fn(work, run)
+	returned = true
+	errs = settle(err)
+	for i := range errs {
+		if err != nil {
+			errs[i] = err
+		}
+	}
+	return errs
+}
+
+// settleAll writes outs even if ctx has ended, again and again until the first lease is over.
+func settleAll(ctx context.Context, outs []Outcome) []error {
+	ctx = context.WithoutCancel(ctx)
+	errs := make([]error, len(outs))
+	for pause := 10 * time.Millisecond; ; pause *= 2 {
+		err := outs[0].Claim.g.FinishBatch(ctx, outs, errs)
+		if err == nil {
+			return errs
+		}
+		if !outs[0].Claim.Held() {
+			for i := range errs {
+				errs[i] = err
+			}
+			return errs
+		}
+		time.Sleep(min(pause, time.Second))
+	}
+}
+
+// patience spaces the questions after work in progress elsewhere: 50ms, doubling to 1s, and
+// never much beyond the end of its lease.
+type patience struct {
+	until time.Time
+	pause time.Duration
+}
+
+func newPatience(wait time.Duration) *patience {
+	return &patience{until: time.Now().Add(wait), pause: 50 * time.Millisecond}
+}
+
+// wait reports whether to ask again.
+func (p *patience) wait(ctx context.Context, left time.Duration) bool {
+	remaining := time.Until(p.until)
+	if remaining <= 0 {
+		return false
+	}
+	t := time.NewTimer(min(p.pause, remaining, max(left, 10*time.Millisecond)))
+	defer t.Stop()
+	p.pause = min(2*p.pause, time.Second)
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,52 @@
+package dedup
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Branch on these with errors.Is. Refusals come inside a [*RefusedError].
+var (
+	ErrInProgress  = errors.New("dedup: in progress elsewhere")
+	ErrFailed      = errors.New("dedup: failed for good")
+	ErrMismatch    = errors.New("dedup: same ID, other content")
+	ErrSuperseded  = errors.New("dedup: superseded by another owner")
+	ErrLeaseLost   = errors.New("dedup: lease lost")        // cause of a cancelled work context
+	ErrUnavailable = errors.New("dedup: store unavailable") // nothing is known; nothing ran
+	ErrNotFound    = errors.New("dedup: no record")
+
+	// ErrRecordLost is an item's answer from Store.Extend and Store.Finish: the record was
+	// missing, or older than the claim, and has been written as asked. It is a success
+	// with a warning: the store loses records (flush, eviction, fail-over). A Guard counts
+	// it and hands nil on.
+	ErrRecordLost = errors.New("dedup: record was lost and has been written anew")
+)
+
+// RefusedError says why work was not run. Unwrap gives ErrInProgress, ErrFailed or ErrMismatch.
+type RefusedError struct {
+	Work    Work
+	Verdict Verdict
+}
+
+func (e *RefusedError) Error() string {
+	s := fmt.Sprintf("%v: %s %q", e.Unwrap(), e.Work.Scope, e.Work.ID)
+	switch {
+	case e.Verdict.State == InProgress:
+		return fmt.Sprintf("%s, lease ends in %v", s, e.Verdict.Left.Round(time.Millisecond))
+	case e.Verdict.LastError != "":
+		return s + ": " + e.Verdict.LastError
+	}
+	return s
+}
+
+func (e *RefusedError) Unwrap() error {
+	switch e.Verdict.State {
+	case InProgress:
+		return ErrInProgress
+	case Mismatch:
+		return ErrMismatch
+	default: // Failed, and Condemned, which is on its way there
+		return ErrFailed
+	}
+}

@@ -1,0 +1,69 @@
+package dedup
+
+import "time"
+
+// Event is one thing that happened. A metrics exporter needs no list of names: count N
+// under Name with labels Scope and Cause, and record Took where it is not zero.
+//
+//	claim      cause: acquired, retry, takeover, duplicate, in_progress, failed, condemned, mismatch, absent, unprotected, fault
+//	finish     cause: done, retryable, failed, condemned, released, superseded, late, record_lost
+//	store      cause: claim, extend, finish; Took, Err     (one per round trip; N = batch size)
+//	lease_lost
+//	record_lost (by a heartbeat that made the record anew)
+//	receive, handle, settle (consumer), publish (outbox), http (httpdedup)
+type Event struct {
+	Name, Scope, Cause string
+	N                  int
+	Took               time.Duration
+	Err                error
+}
+
+// Emit hands e to Options.Observe, for packages built on a Guard.
+func (g *Guard) Emit(e Event) {
+	if g.opts.Observe != nil {
+		g.opts.Observe(e)
+	}
+}
+
+// tally sums events of one batch, which nearly always differ in cause only.
+type tally struct {
+	name string
+	sums []Event
+}
+
+func (t *tally) add(scope, cause string) {
+	for i := range t.sums {
+		if t.sums[i].Cause == cause && t.sums[i].Scope == scope {
+			t.sums[i].N++
+			return
+		}
+	}
+	t.sums = append(t.sums, Event{Name: t.name, Scope: scope, Cause: cause, N: 1})
+}
+
+func (t *tally) emit(g *Guard) {
+	for _, e := range t.sums {
+		g.Emit(e)
+	}
+}
+
+func claimCause(v *Verdict) string {
+	switch v.State {
+	case Acquired:
+		switch {
+		case v.Crashes > 0:
+			return "takeover"
+		case v.Attempt > 1:
+			return "retry"
+		}
+		return "acquired"
+	case InProgress:
+		return "in_progress"
+	case Done:
+		return "duplicate"
+	case Failed, Condemned, Mismatch, Absent:
+		return v.State.String()
+	default:
+		return "fault"
+	}
+}

@@ -1,0 +1,60 @@
+package dedup
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// unsureOwners remembers the owner tokens of claims whose answer was lost. The store may
+// hold such a claim for us; asking again under the same token finds it, where a new token
+// would have to wait for the lease to end and then count a crash that never was.
+type unsureOwners struct {
+	n  atomic.Int64
+	mu sync.Mutex
+	m  map[Key]unsureOwner
+}
+
+type unsureOwner struct {
+	owner Owner
+	until time.Time
+}
+
+// maxUnsure bounds the memory of a long outage; beyond it a lease is waited for.
+const maxUnsure = 100_000
+
+func (u *unsureOwners) put(in []ClaimRequest, lease time.Duration) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	now := time.Now()
+	if u.m == nil {
+		u.m = make(map[Key]unsureOwner)
+	}
+	for k, o := range u.m {
+		if len(u.m)+len(in) <= maxUnsure {
+			break
+		}
+		if now.After(o.until) {
+			delete(u.m, k)
+		}
+	}
+	for i := range in {
+		if len(u.m) < maxUnsure {
+			u.m[in[i].Key] = unsureOwner{in[i].Owner, now.Add(max(lease, in[i].Lease))}
+		}
+	}
+	u.n.Store(int64(len(u.m)))
+}
+
+// take returns the token to ask for k with, and forgets it: two askers must never share one.
+func (u *unsureOwners) take(k Key) (Owner, bool) {
+	if u.n.Load() == 0 {
+		return Owner{}, false
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	o, ok := u.m[k]
+	delete(u.m, k)
+	u.n.Store(int64(len(u.m)))
+	return o.owner, ok && time.Now().Before(o.until)
+}
