@@ -15,11 +15,18 @@ type Source interface {
 	Plan(p Policy) (Plan, error)
 	// Receive waits for at least one delivery and returns at most max. It connects and
 	// reconnects by itself and returns an error only when waiting cannot help, or ctx's.
-	// Called by one goroutine. Messages of one lane come in their order.
+	// Called by one goroutine. Messages of one lane come in their order. The source bounds how
+	// many deliveries are unsettled at once.
 	Receive(ctx context.Context, max int) ([]Delivery, error)
 	// Close ends everything the source began, within ctx: it makes what was acknowledged
 	// last, and leaves the rest to be delivered again. Called once, after the last settle.
 	Close(ctx context.Context) error
+}
+
+// Connector is the optional port of sources that know whether they have a live session.
+type Connector interface {
+	// Connected is false before the first session and while one is being made. It does not block.
+	Connected() bool
 }
 
 // Plan is the bargain between a policy and a broker.

@@ -32,15 +32,17 @@ func (g *Guard) roundTrip(ctx context.Context, cause string, n int, call func(ct
 
 func (g *Guard) storeClaim(ctx context.Context, in []ClaimRequest, out []Verdict) error {
 	err := g.roundTrip(ctx, "claim", len(in), func(ctx context.Context) error { return g.store.Claim(ctx, in, out) })
+	if err != nil { // whatever stands in out is no answer
+		clear(out)
+		g.unsure.put(in, g.opts.Lease)
+		return err
+	}
 	for i := range out {
 		if out[i].State == 0 && out[i].Err == nil {
 			out[i].Err = errNoAnswer
 		}
 	}
-	if err != nil {
-		g.unsure.put(in, g.opts.Lease)
-	}
-	return err
+	return nil
 }
 
 func (g *Guard) storeExtend(ctx context.Context, in []ExtendRequest, out []error) error {

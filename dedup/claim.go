@@ -61,7 +61,7 @@ func (g *Guard) ClaimBatch(ctx context.Context, works []Work, claims []*Claim) e
 		}
 	}
 	asked := time.Now() // before the call: our own idea of the lease must end first
-	err := g.claims.submit(ctx, in, out)
+	err := g.askFor(ctx, in, out)
 	if err != nil && (!g.opts.FailOpen || !errors.Is(err, ErrUnavailable)) {
 		return err
 	}
@@ -77,6 +77,26 @@ func (g *Guard) ClaimBatch(ctx context.Context, works []Work, claims []*Claim) e
 	}
 	g.countClaims(claims, err)
 	g.beats.add(claims, asked)
+	return nil
+}
+
+// askFor submits in, once more under new tokens for what was answered to a token that had ended:
+// one taken over from a lost reply, whose claim was released meanwhile.
+func (g *Guard) askFor(ctx context.Context, in []ClaimRequest, out []Verdict) error {
+	if err := g.claims.submit(ctx, in, out); err != nil {
+		return err
+	}
+	for i := range out {
+		if out[i].State != Retryable && out[i].State != Released {
+			continue
+		}
+		in[i].Owner = newOwner()
+		again := make([]Verdict, 1)
+		if err := g.claims.submit(ctx, in[i:i+1:i+1], again); err != nil {
+			again[0] = Verdict{Err: err}
+		}
+		out[i] = again[0]
+	}
 	return nil
 }
 

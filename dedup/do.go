@@ -62,7 +62,6 @@ func (g *Guard) do(ctx context.Context, w Work, fn func(ctx context.Context) ([]
 			if !patience.wait(ctx, c.Left) {
 				return nil, ran, &RefusedError{w, c.Verdict}
 			}
-		case Retryable, Released: // the token of a lost reply, and of an owner that had ended: ask anew
 		default:
 			if c.State == Condemned {
 				err = c.Release(ctx) // its dead letter is not ours to send

@@ -16,6 +16,10 @@ var (
 	ErrUnavailable = errors.New("dedup: store unavailable") // nothing is known; nothing ran
 	ErrNotFound    = errors.New("dedup: no record")
 
+	// ErrUnsafeStore is what a Pinger's error wraps where waiting cannot help: wrong version, an
+	// eviction policy that drops records, a missing table. A consumer then does not start.
+	ErrUnsafeStore = errors.New("dedup: store cannot be trusted as it is set up")
+
 	// ErrRecordLost is an item's answer from Store.Extend and Store.Finish: the record was
 	// missing, or older than the claim, and has been written as asked. It is a success
 	// with a warning: the store loses records (flush, eviction, fail-over). A Guard counts

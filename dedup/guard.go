@@ -140,6 +140,14 @@ func (g *Guard) Ping(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// RecordBytes is about what the store needs to remember one finished message; 0 where it does not tell.
+func (g *Guard) RecordBytes() int {
+	if s, ok := g.store.(Sizer); ok {
+		return s.RecordBytes()
+	}
+	return 0
+}
+
 // Sweep deletes expired records in bounded batches until ctx ends; at once nil where the
 // store expires by itself. A running consumer does this; a server with HTTP schemes alone calls it.
 func (g *Guard) Sweep(ctx context.Context) error {

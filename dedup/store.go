@@ -125,7 +125,13 @@ type Admin interface {
 
 // Pinger is the optional port of stores with something to check at start.
 type Pinger interface {
+	// Ping returns an error that wraps ErrUnsafeStore where waiting cannot help.
 	Ping(ctx context.Context) error
+}
+
+// Sizer is the optional port of stores that know what remembering costs.
+type Sizer interface {
+	RecordBytes() int // of memory for one finished record without a result, about
 }
 
 // Sweeper is the optional port of stores without expiry of their own: one bounded batch per call.

@@ -112,6 +112,9 @@ func (s *Store) Forget(ctx context.Context, k dedup.Key) error {
 	return nil
 }
 
+// RecordBytes implements dedup.Sizer.
+func (s *Store) RecordBytes() int { return 250 }
+
 // live returns the record of k, or nil when there is none or its retention is over.
 func (s *Store) live(k dedup.Key, now time.Time) *record {
 	r := s.records[k]
@@ -157,4 +160,5 @@ func answer(err error, lost bool) error {
 var (
 	_ dedup.Store = (*Store)(nil)
 	_ dedup.Admin = (*Store)(nil)
+	_ dedup.Sizer = (*Store)(nil)
 )

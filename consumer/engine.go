@@ -1,0 +1,419 @@
+package consumer
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/idemq/idemq/dedup"
+)
+
+const (
+	claimBatch     = 512 // deliveries in one claim call
+	finishBatch    = 512
+	storeCalls     = 2 // of each kind at once: one works in the store while the other's answers are read
+	firstAhead     = 32
+	maxAhead       = 4096
+	pauseReceiving = 10 * time.Second // of store outage
+	zombieGrace    = 5 * time.Second  // after HandlerTimeout, before a handler counts as a zombie
+)
+
+// engine is one Run: a single goroutine, loop, decides everything about tasks and lanes, so
+// there are no locks between them. Whatever may block (the store, the broker, handlers) happens
+// in goroutines that post what came of it into the inbox.
+type engine struct {
+	c      *Consumer
+	plan   Plan
+	policy *Policy
+	log    *slog.Logger
+
+	ctx      context.Context // of store and broker calls: outlives the drain
+	handling context.Context // of handlers: ends with ErrDrained
+	calls    sync.WaitGroup  // goroutines that end with ctx
+
+	stopReceiving  context.CancelFunc
+	cancelHandling context.CancelCauseFunc
+
+	inbox     inbox
+	gate      gate
+	exclusive atomic.Bool // workers start nothing more by themselves: a suspect is next, or the drain has begun
+
+	// Below: the loop's own.
+	live     taskList
+	lanes    map[string]*lane
+	twins    map[twin]*task
+	claimQ   []*task
+	runnable []*lane
+	outs     []*task
+	timers   timers
+	sessions map[<-chan struct{}]bool
+	stints   map[*stint]bool
+	zombies  int
+	fatal    error
+
+	claims, finishes int       // calls in flight
+	held             int       // claimed, not yet given to a worker
+	ahead            int       // how many those may be
+	claimAfter       time.Time // no call before: the store is down
+	finishAfter      time.Time
+	storePause       time.Duration
+	downSince        time.Time
+
+	turn     *task // the suspect that may be held and run
+	suspects []*task
+
+	draining  bool
+	received  bool // the receiver has ended
+	drainedAt time.Time
+	stats     Stats
+}
+
+// inbox is where goroutines leave what the loop must know.
+type inbox struct {
+	wake chan struct{} // buffered
+
+	mu      sync.Mutex
+	arrived []*task
+	ran     []*task
+	over    []*stint
+	news    []func()
+}
+
+func (in *inbox) signal() {
+	select {
+	case in.wake <- struct{}{}:
+	default:
+	}
+}
+
+// post has f called by the loop.
+func (in *inbox) post(f func()) {
+	in.mu.Lock()
+	in.news = append(in.news, f)
+	in.mu.Unlock()
+	in.signal()
+}
+
+func newEngine(c *Consumer) *engine {
+	e := &engine{
+		c: c, plan: c.Plan(), log: c.guard.Logger(),
+		lanes: make(map[string]*lane), twins: make(map[twin]*task), sessions: make(map[<-chan struct{}]bool),
+		stints: make(map[*stint]bool),
+	}
+	e.policy = &e.plan.Policy
+	e.ahead = max(firstAhead, 2*e.policy.Concurrency)
+	e.inbox.wake = make(chan struct{}, 1)
+	return e
+}
+
+// loop runs until the drain is over.
+func (e *engine) loop(ctx context.Context) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	stop := ctx.Done()
+	for {
+		e.takeIn()
+		now := time.Now()
+		e.wakeUp(now)
+		e.watchHandlers(now)
+		e.schedule(now)
+		e.publishStats()
+		if e.draining && e.drained(now) {
+			return
+		}
+		timer.Reset(e.nextLook(now))
+		select {
+		case <-e.inbox.wake:
+		case <-timer.C:
+		case <-stop:
+			stop = nil
+			e.drain(time.Now())
+		}
+	}
+}
+
+// takeIn handles everything that was posted.
+func (e *engine) takeIn() {
+	in := &e.inbox
+	in.mu.Lock()
+	arrived, ran, over, news := in.arrived, in.ran, in.over, in.news
+	in.arrived, in.ran, in.over, in.news = nil, nil, nil, nil
+	in.mu.Unlock()
+	for _, f := range news {
+		f()
+	}
+	for _, t := range ran {
+		e.ran(t)
+	}
+	for _, s := range over {
+		e.stintOver(s)
+	}
+	for _, t := range arrived {
+		e.arrive(t)
+	}
+}
+
+// arrive takes a new delivery into its lane.
+func (e *engine) arrive(t *task) {
+	e.live.add(t)
+	e.stats.Received++
+	e.stats.LastReceived = time.Now()
+	if e.draining {
+		e.giveBack(t)
+		return
+	}
+	e.watchSession(t)
+	if t.unnamed && !e.c.opts.AllowNoID {
+		t.outcome.Cause = errNoID
+		e.bury(t)
+		return
+	}
+	if e.follow(t) {
+		return
+	}
+	l := &t.own
+	if t.Lane != "" {
+		if l = e.lanes[t.Lane]; l == nil {
+			l = &lane{name: t.Lane}
+			e.lanes[t.Lane] = l
+		}
+	}
+	e.enter(t, l)
+}
+
+// follow makes t wait for a twin that is on its way in this process, if there is one.
+func (e *engine) follow(t *task) bool {
+	if t.unnamed {
+		return false
+	}
+	k := t.twin()
+	leader, ok := e.twins[k]
+	if !ok {
+		e.twins[k] = t
+		return false
+	}
+	t.state = following
+	leader.followers = append(leader.followers, t)
+	return true
+}
+
+func (e *engine) enter(t *task, l *lane) {
+	t.lane = l
+	l.q = append(l.q, t)
+	switch {
+	case t.unnamed:
+		e.setReady(t, time.Now())
+	case l.held:
+		t.state = parked
+		return
+	default:
+		e.enqueue(t)
+	}
+	if l.q[0] == t {
+		e.advance(l)
+	}
+}
+
+// enqueue has t claimed with the next call.
+func (e *engine) enqueue(t *task) {
+	if e.draining {
+		e.giveBack(t)
+		return
+	}
+	t.state = queued
+	e.claimQ = append(e.claimQ, t)
+}
+
+// offLane takes t out of its lane, so that the lane goes on without it.
+func (e *engine) offLane(t *task) {
+	l := t.lane
+	t.lane = nil
+	if l != nil && l != &t.own {
+		e.advance(l)
+	}
+}
+
+// ownLane gives t a lane of its own: its place in the old one is passed.
+func (e *engine) ownLane(t *task) {
+	if t.lane != nil {
+		return
+	}
+	t.lane = &t.own
+	t.own = lane{q: []*task{t}}
+}
+
+// advance looks at the head of l anew.
+func (e *engine) advance(l *lane) {
+	h := l.head()
+	if h == nil {
+		if l.name != "" && !l.busy && e.lanes[l.name] == l {
+			delete(e.lanes, l.name)
+		}
+		return
+	}
+	switch h.state {
+	case ready:
+		e.unhold(l)
+		if !l.busy && !l.listed {
+			l.listed = true
+			e.runnable = append(e.runnable, l)
+		}
+	case parked:
+		if h.suspect {
+			e.waitTurn(h)
+			return
+		}
+		e.unhold(l)
+	case waiting:
+		e.hold(l)
+		if !h.wakeAt.IsZero() && h.pause > 0 { // found in progress while others were before it
+			e.timers.set(h, time.Now())
+		}
+	}
+}
+
+// hold stops claims behind a head that waits: two lanes could otherwise wait for each other's
+// followers for ever, since beats keep both alive.
+func (e *engine) hold(l *lane) {
+	if l.held {
+		return
+	}
+	l.held = true
+	for _, t := range l.q[1:] {
+		if t.lane != l {
+			continue
+		}
+		switch t.state {
+		case queued:
+			t.state = parked
+		case ready:
+			e.release(t, thenPark)
+		}
+	}
+}
+
+// unhold lets the tasks behind the head be claimed again.
+func (e *engine) unhold(l *lane) {
+	if !l.held && (len(l.q) == 0 || l.q[0].state != parked) {
+		return
+	}
+	l.held = false
+	for _, t := range l.q {
+		if t.lane == l && t.state == parked && !t.suspect {
+			e.enqueue(t)
+		}
+	}
+}
+
+// wait lets t rest until at; its lane rests with it.
+func (e *engine) wait(t *task, at time.Time) {
+	e.ownLane(t)
+	t.state = waiting
+	e.timers.set(t, at)
+	if t.lane.head() == t {
+		e.hold(t.lane)
+	}
+}
+
+// wakeUp has those tasks asked for whose time has come.
+func (e *engine) wakeUp(now time.Time) {
+	for len(e.timers) > 0 && !e.timers[0].wakeAt.After(now) {
+		t := e.timers[0]
+		e.timers.drop(t)
+		t.wakeAt = time.Time{}
+		switch {
+		case t.state == ending: // an outcome that the store could not take
+			e.outs = append(e.outs, t)
+		case t.isLost():
+			e.giveBack(t)
+		case t.overdue(now, e.policy.HandlerTimeout):
+			e.retryLater(t, 0, dedup.ErrInProgress)
+		case t.unnamed:
+			e.setReady(t, now)
+			e.advance(t.lane)
+		case t.suspect:
+			e.waitTurn(t)
+		default:
+			e.enqueue(t)
+		}
+	}
+}
+
+// nextLook is how long the loop may sleep.
+func (e *engine) nextLook(now time.Time) time.Duration {
+	d := time.Hour
+	soon := func(at time.Time) { d = min(d, max(at.Sub(now), time.Millisecond)) }
+	if len(e.timers) > 0 {
+		soon(e.timers[0].wakeAt)
+	}
+	if len(e.claimQ) > 0 && e.claims == 0 && e.claimAfter.After(now) {
+		soon(e.claimAfter)
+	}
+	if len(e.outs) > 0 && e.finishAfter.After(now) {
+		soon(e.finishAfter)
+	}
+	if !e.downSince.IsZero() {
+		soon(e.downSince.Add(pauseReceiving))
+	}
+	if len(e.stints) > 0 {
+		d = min(d, max(min(e.policy.HandlerTimeout/4, time.Second), time.Millisecond))
+	}
+	if e.draining {
+		soon(e.drainedAt)
+	}
+	return d
+}
+
+// schedule starts what can be started.
+func (e *engine) schedule(now time.Time) {
+	e.startClaims(now)
+	e.startWork(now)
+	e.startFinishes(now)
+}
+
+// leave ends t's way through the engine; done says that its work is known to have happened.
+func (e *engine) leave(t *task, done bool) {
+	e.drop(t)
+	if len(t.followers) == 0 {
+		return
+	}
+	followers := t.followers
+	t.followers = nil
+	if done {
+		e.ackDuplicates(followers)
+		return
+	}
+	for _, f := range followers { // the first one leads from now on
+		e.regroup(f)
+	}
+}
+
+// regroup sends a follower on its own way.
+func (e *engine) regroup(f *task) {
+	switch {
+	case e.draining || f.isLost():
+		e.giveBack(f)
+	case !e.follow(f):
+		e.ownLane(f)
+		e.enqueue(f)
+	}
+}
+
+// drop forgets t.
+func (e *engine) drop(t *task) {
+	if t.state == ready {
+		e.held--
+	}
+	t.state = gone
+	e.timers.drop(t)
+	e.live.remove(t)
+	if !t.unnamed && e.twins[t.twin()] == t {
+		delete(e.twins, t.twin())
+	}
+	if e.turn == t {
+		e.nextTurn()
+	}
+	e.offLane(t)
+}
