@@ -1,0 +1,171 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+)
+
+// deadLetters publishes dead letters. While one request is under way the next ones gather, so
+// that a flood of them is neither a request nor a connection each.
+type deadLetters struct {
+	producer   *producer
+	partitions func(ctx context.Context, topic string) int
+
+	ctx    context.Context // ends with close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu      sync.Mutex
+	waiting []letter
+	busy    bool
+	closed  bool
+}
+
+type letter struct {
+	msg    kafka.Message
+	origin string
+	answer chan error // capacity 1
+}
+
+// letterTimeout bounds one request; who waits for it may wait longer, and try again.
+const letterTimeout = 15 * time.Second
+
+func newDeadLetters(p *producer, partitions func(context.Context, string) int) *deadLetters {
+	d := &deadLetters{producer: p, partitions: partitions}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	return d
+}
+
+// publish returns once the broker has confirmed m, or ctx ends; m may then still be published.
+func (d *deadLetters) publish(ctx context.Context, topic, origin string, m kafka.Message) error {
+	m.Topic = topic
+	l := letter{m, origin, make(chan error, 1)}
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return ErrClosed
+	}
+	d.waiting = append(d.waiting, l)
+	if !d.busy {
+		d.busy = true
+		d.wg.Go(d.flush)
+	}
+	d.mu.Unlock()
+	select {
+	case err := <-l.answer:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// flush sends what waits until nothing does.
+func (d *deadLetters) flush() {
+	for {
+		d.mu.Lock()
+		ls := d.waiting
+		d.waiting = nil
+		if len(ls) == 0 {
+			d.busy = false
+			d.mu.Unlock()
+			return
+		}
+		d.mu.Unlock()
+		d.send(ls)
+	}
+}
+
+func (d *deadLetters) send(ls []letter) {
+	ctx, cancel := context.WithTimeout(d.ctx, letterTimeout)
+	defer cancel()
+	ms, errs := make([]kafka.Message, len(ls)), make([]error, len(ls))
+	for i := range ls {
+		ms[i] = ls[i].msg
+	}
+	all := d.producer.send(ctx, ms, errs)
+	var again []letter
+	created := make(map[string]error)
+	for i, l := range ls {
+		err := errs[i]
+		if all != nil {
+			err = all
+		}
+		if !errors.Is(err, errUnknownTopic) {
+			l.answer <- err
+			continue
+		}
+		made, tried := created[l.msg.Topic]
+		if !tried {
+			made = d.create(ctx, l.msg.Topic, l.origin)
+			created[l.msg.Topic] = made
+		}
+		if made != nil {
+			l.answer <- fmt.Errorf("the topic does not exist and could not be created; create it: %w", made)
+			continue
+		}
+		again = append(again, l)
+	}
+	if len(again) == 0 {
+		return
+	}
+	ms, errs = ms[:0], make([]error, len(again))
+	for _, l := range again {
+		ms = append(ms, l.msg)
+	}
+	all = d.producer.send(ctx, ms, errs)
+	for i, l := range again {
+		if all != nil {
+			errs[i] = all
+		}
+		l.answer <- errs[i]
+	}
+}
+
+// create makes a dead letter topic like its origin, with the broker's own replication.
+func (d *deadLetters) create(ctx context.Context, topic, origin string) error {
+	res, err := d.producer.client.CreateTopics(ctx, &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{{
+		Topic: topic, NumPartitions: max(1, d.partitions(ctx, origin)), ReplicationFactor: -1,
+		ConfigEntries: []kafka.ConfigEntry{{ConfigName: "cleanup.policy", ConfigValue: "delete"}},
+	}}})
+	if err != nil {
+		return err
+	}
+	if err := res.Errors[topic]; err != nil && !errors.Is(err, kafka.TopicAlreadyExists) {
+		return err
+	}
+	return nil
+}
+
+// partitions is how many partitions a topic has; 0: not known.
+func (s *Source) partitions(ctx context.Context, topic string) int {
+	l, err := lookUp(ctx, s.client, s.pool, []string{topic}, false)
+	if err != nil {
+		return 0
+	}
+	return len(l[topic])
+}
+
+// close ends what is under way once ctx ends.
+func (d *deadLetters) close(ctx context.Context) error {
+	defer d.cancel()
+	d.mu.Lock()
+	d.closed = true
+	d.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		d.wg.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		d.cancel()
+		return fmt.Errorf("kafka: close: dead letters were under way: %w", context.Cause(ctx))
+	}
+}

@@ -1,0 +1,168 @@
+package kafka_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"go.uber.org/goleak"
+
+	"github.com/idemq/idemq/brokers/kafka"
+	"github.com/idemq/idemq/consumer"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fakeKafka is a broker that speaks Kafka's protocol, with topic "t" of the given partitions.
+func fakeKafka(t testing.TB, partitions int32, opts ...kfake.Opt) *kfake.Cluster {
+	t.Helper()
+	opts = append([]kfake.Opt{
+		kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(100 * time.Millisecond),
+		kfake.BrokerConfigs(map[string]string{"group.initial.rebalance.delay.ms": "0"}),
+	}, opts...)
+	if partitions > 0 {
+		opts = append(opts, kfake.SeedTopics(partitions, "t"))
+	}
+	c, err := kfake.NewCluster(opts...)
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
+
+// log collects what a source says.
+type log struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *log) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(b)
+}
+
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+func (l *log) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+// eventually is long enough for a slow machine, and soon over where all is well.
+const eventually = 20 * time.Second
+
+func within(t testing.TB, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// newSource is a source of topic "t" in group "g" with a session of 2 s, closed at the end.
+func newSource(t testing.TB, brokers []string, edit ...func(*kafka.SourceOptions)) *kafka.Source {
+	t.Helper()
+	return sourceOf(t, brokers, "g", []string{"t"}, edit...)
+}
+
+func sourceOf(t testing.TB, brokers []string, group string, topics []string, edit ...func(*kafka.SourceOptions)) *kafka.Source {
+	t.Helper()
+	o := kafka.SourceOptions{SessionTimeout: 2 * time.Second, Logger: slog.New(slog.DiscardHandler)}
+	for _, e := range edit {
+		e(&o)
+	}
+	s, err := kafka.NewSource(kafka.Cluster{Brokers: brokers}, group, topics, &o)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		_ = s.Close(ctx) // ErrClosed where the test has closed it
+	})
+	return s
+}
+
+// receive waits for n deliveries.
+func receive(t testing.TB, s *kafka.Source, n int) []consumer.Delivery {
+	t.Helper()
+	ctx := within(t, eventually)
+	var all []consumer.Delivery
+	for len(all) < n {
+		ds, err := s.Receive(ctx, n-len(all))
+		require.NoError(t, err, "after %d of %d deliveries", len(all), n)
+		all = append(all, ds...)
+	}
+	return all
+}
+
+// nothing asserts that no delivery comes within d.
+func nothing(t testing.TB, s *kafka.Source, d time.Duration) {
+	t.Helper()
+	ds, err := s.Receive(within(t, d), 1)
+	require.ErrorIs(t, err, context.DeadlineExceeded, "delivered %v", bodies(ds))
+}
+
+func ack(t testing.TB, ds ...consumer.Delivery) {
+	t.Helper()
+	for _, d := range ds {
+		require.NoError(t, d.Ack(t.Context()))
+	}
+}
+
+func bodies(ds []consumer.Delivery) []string {
+	var bs []string
+	for _, d := range ds {
+		bs = append(bs, string(d.Body))
+	}
+	return bs
+}
+
+func closeSource(t testing.TB, s *kafka.Source) {
+	t.Helper()
+	require.NoError(t, s.Close(within(t, 10*time.Second)))
+}
+
+// client is a plain client of another library, to produce and to look.
+func client(t testing.TB, brokers []string, opts ...kgo.Opt) *kgo.Client {
+	t.Helper()
+	cl, err := kgo.NewClient(append([]kgo.Opt{
+		kgo.SeedBrokers(brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.DefaultProduceTopic("t"),
+	}, opts...)...)
+	require.NoError(t, err)
+	t.Cleanup(cl.Close)
+	return cl
+}
+
+// produce sends values to partition p, all in one batch.
+func produce(t testing.TB, cl *kgo.Client, p int32, values ...string) {
+	t.Helper()
+	var rs []*kgo.Record
+	for _, v := range values {
+		rs = append(rs, &kgo.Record{Partition: p, Value: []byte(v)})
+	}
+	require.NoError(t, cl.ProduceSync(within(t, eventually), rs...).FirstErr())
+}
+
+func numbers(from, to int) []string {
+	var vs []string
+	for i := from; i < to; i++ {
+		vs = append(vs, strconv.Itoa(i))
+	}
+	return vs
+}
+
+// committed is the group's offset, -1 for none.
+func committed(t testing.TB, cl *kgo.Client, group, topic string, p int32) int64 {
+	t.Helper()
+	at, err := committedOf(cl, group, topic, p)
+	require.NoError(t, err)
+	return at
+}
+
+func name(p int, offset int) string { return fmt.Sprintf("t/%d/%d", p, offset) }

@@ -1,0 +1,143 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/idemq/idemq/consumer"
+	"github.com/idemq/idemq/outbox"
+	"github.com/segmentio/kafka-go"
+)
+
+// IDHeader is the header in which a Publisher sends Message.ID, and the first in which a
+// consumer looks for it.
+const IDHeader = "message-id"
+
+// Publisher sends messages, waits for all in-sync replicas and answers for each message. The
+// key's hash chooses the partition as in kafka.Hash, the client's and Sarama's default (FNV-1a; Java
+// clients use another); messages without a key go round.
+type Publisher struct {
+	producer *producer
+	timeout  time.Duration
+	closed   atomic.Bool
+}
+
+var _ outbox.Publisher = (*Publisher)(nil)
+
+// NewPublisher does no I/O.
+func NewPublisher(c Cluster, o *PublisherOptions) (*Publisher, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	timeout := defaultPublishTimeout
+	if o != nil && o.Timeout != 0 {
+		timeout = o.Timeout
+	}
+	if timeout < 0 {
+		return nil, fmt.Errorf("kafka: PublisherOptions.Timeout %v is negative; leave it zero for %v", timeout, defaultPublishTimeout)
+	}
+	pool := c.transport(publisherTTL, nil, nil)
+	client := &kafka.Client{Addr: c.addr(), Transport: pool}
+	return &Publisher{producer: &producer{client: client, pool: pool}, timeout: timeout}, nil
+}
+
+// publisherTTL is how old a publisher's view of the cluster may be while nothing fails.
+const publisherTTL = 30 * time.Second
+
+// Publish sends ms, in order per topic and key, and answers errs[i] for ms[i]; a message that the
+// broker refuses, for its size say, fails alone. The returned error means that no broker
+// answered. A message may be written twice when an answer is lost.
+func (p *Publisher) Publish(ctx context.Context, ms []outbox.Message, errs []error) error {
+	if len(errs) != len(ms) {
+		return fmt.Errorf("kafka: publish: %d messages, but room for %d answers", len(ms), len(errs))
+	}
+	out := make([]kafka.Message, 0, len(ms))
+	at := make([]int, 0, len(ms))
+	for i := range ms {
+		if ms[i].Topic == "" {
+			errs[i] = fmt.Errorf("kafka: publish %q: Message.Topic is empty", ms[i].ID)
+			continue
+		}
+		out = append(out, recordOf(&ms[i]))
+		at = append(at, i)
+	}
+	answers := make([]error, len(out))
+	if err := p.send(ctx, out, answers); err != nil {
+		return fmt.Errorf("kafka: publish: %w", err)
+	}
+	for j, err := range answers {
+		if err != nil {
+			errs[at[j]] = fmt.Errorf("kafka: publish %q: %w", ms[at[j]].ID, err)
+		}
+	}
+	return nil
+}
+
+func (p *Publisher) send(ctx context.Context, ms []kafka.Message, errs []error) error {
+	if p.closed.Load() {
+		return ErrClosed
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
+	return p.producer.send(ctx, ms, errs)
+}
+
+// recordOf is the record for m, its headers sorted so that equal messages are equal bytes.
+func recordOf(m *outbox.Message) kafka.Message {
+	r := kafka.Message{Topic: m.Topic, Value: m.Body}
+	if m.Key != "" {
+		r.Key = []byte(m.Key)
+	}
+	r.Headers = make([]kafka.Header, 0, len(m.Headers)+1)
+	for _, k := range slices.Sorted(maps.Keys(m.Headers)) {
+		if k == IDHeader && m.ID != "" {
+			continue
+		}
+		r.Headers = append(r.Headers, kafka.Header{Key: k, Value: []byte(m.Headers[k])})
+	}
+	if m.ID != "" {
+		r.Headers = append(r.Headers, kafka.Header{Key: IDHeader, Value: []byte(m.ID)})
+	}
+	return r
+}
+
+// Redrive sends a dead letter back to the topic it came from, under the name and the redrive
+// number that it carries, so that it is no duplicate. m is a message that a Source
+// delivered from a dead letter topic, or MessageFrom made.
+func (p *Publisher) Redrive(ctx context.Context, m *consumer.Message) error {
+	origin := m.Headers[consumer.OriginHeader]
+	if origin == "" {
+		return fmt.Errorf("kafka: redrive %q: it has no header %s, so it is no dead letter", m.ID, consumer.OriginHeader)
+	}
+	raw, ok := m.Raw.(kafka.Message)
+	if !ok {
+		raw = recordOf(&outbox.Message{Key: m.Key, Headers: m.Headers, Body: m.Body})
+	}
+	out := kafka.Message{Topic: origin, Key: raw.Key, Value: raw.Value}
+	for _, h := range raw.Headers { // as they came, repeated ones and all
+		if h.Key != consumer.CauseHeader && h.Key != consumer.OriginHeader {
+			out.Headers = append(out.Headers, h)
+		}
+	}
+	var errs [1]error
+	if err := p.send(ctx, []kafka.Message{out}, errs[:]); err != nil {
+		return fmt.Errorf("kafka: redrive %q to %s: %w", m.ID, origin, err)
+	}
+	if errs[0] != nil {
+		return fmt.Errorf("kafka: redrive %q to %s: %w", m.ID, origin, errs[0])
+	}
+	return nil
+}
+
+// Close ends the publisher's connections; calls under way finish.
+func (p *Publisher) Close() error {
+	if p.closed.Swap(true) {
+		return ErrClosed
+	}
+	p.producer.pool.CloseIdleConnections()
+	return nil
+}
