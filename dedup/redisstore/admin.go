@@ -1,0 +1,63 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/idemq/idemq/dedup"
+	"github.com/redis/go-redis/v9"
+)
+
+// Inspect implements dedup.Admin. ClaimedAt is the epoch read as a time: that of the last claim.
+func (s *Store) Inspect(ctx context.Context, k dedup.Key) (dedup.Record, error) {
+	reply, err := s.one(ctx, inspectScript, &k)
+	if err != nil {
+		return dedup.Record{}, err
+	}
+	if reply == "" {
+		return dedup.Record{}, dedup.ErrNotFound
+	}
+	c := cursor{rest: reply}
+	now, left := int64(c.uint(7)), time.Duration(c.uint(7))*time.Millisecond
+	if c.short {
+		return dedup.Record{}, fmt.Errorf("redisstore: inspect %x: %w", k, errBadReply)
+	}
+	r, err := decode(c.rest)
+	if err != nil {
+		return dedup.Record{}, foreignError(&k, err)
+	}
+	return r.inspect(k, now, left), nil
+}
+
+// Forget implements dedup.Admin. It also removes what is no record.
+func (s *Store) Forget(ctx context.Context, k dedup.Key) error {
+	reply, err := s.one(ctx, forgetScript, &k)
+	switch {
+	case err != nil:
+		return err
+	case reply == "B":
+		return dedup.ErrInProgress
+	}
+	return nil
+}
+
+// one runs a script on one key.
+func (s *Store) one(ctx context.Context, sc *script, k *dedup.Key) (string, error) {
+	if s.unfit != nil {
+		return "", s.unfit
+	}
+	b := &batch{script: sc, n: 1, key: func(int) *dedup.Key { return k }, args: func(*packer, []int) {}}
+	c := s.newCall(b, []int{0})
+	if err := s.send(ctx, sc, []*scriptCall{c}); err != nil {
+		return "", fmt.Errorf("redisstore: %s %x: %w", sc.name, *k, err)
+	}
+	reply, err := c.cmd.Text()
+	switch {
+	case redis.HasErrorPrefix(err, "WRONGTYPE"):
+		return "", foreignError(k, err)
+	case err != nil:
+		return "", fmt.Errorf("redisstore: %s %x: %w", sc.name, *k, err)
+	}
+	return reply, nil
+}
