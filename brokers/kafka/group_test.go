@@ -1,0 +1,401 @@
+package kafka_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	kafkago "github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/sasl/plain"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/idemq/idemq/brokers/kafka"
+	"github.com/idemq/idemq/consumer"
+)
+
+func TestLateAckDoesNotMoveTheOffsetBack(t *testing.T) {
+	c := fakeKafka(t, 1)
+	cl := client(t, c.ListenAddrs())
+	produce(t, cl, 0, numbers(0, 10)...)
+	a := newSource(t, c.ListenAddrs())
+	old := receive(t, a, 10)
+	late := make(chan error, 1)
+	go func() { // the handler ends long after the partition was taken away
+		<-old[0].Lost
+		late <- nil
+	}()
+
+	b := newSource(t, c.ListenAddrs())
+	done := make(chan []consumer.Delivery, 1)
+	go func() { done <- receive(t, b, 1) }()
+	<-late
+	// The range balancer gives the only partition to the lower member ID, which may be either.
+	closeSource(t, a)
+	ds := <-done
+	ds = append(ds, receive(t, b, 10-len(ds))...)
+	require.Equal(t, numbers(0, 10), bodies(ds), "everything unacknowledged comes again")
+	ack(t, ds...)
+	require.Eventually(t, func() bool { return committed(t, cl, "g", "t", 0) == 10 }, eventually, 20*time.Millisecond)
+	ack(t, old...)
+	closeSource(t, b)
+	require.EqualValues(t, 10, committed(t, cl, "g", "t", 0))
+}
+
+func TestAcksDuringTheDrainOfARebalanceCount(t *testing.T) {
+	c := fakeKafka(t, 2)
+	cl := client(t, c.ListenAddrs())
+	produce(t, cl, 0, "a", "b")
+	produce(t, cl, 1, "c", "d")
+	s := newSource(t, c.ListenAddrs(), func(o *kafka.SourceOptions) { o.SessionTimeout = 6 * time.Second })
+	ds := receive(t, s, 4)
+	other := newSource(t, c.ListenAddrs(), func(o *kafka.SourceOptions) { o.SessionTimeout = 6 * time.Second })
+	joined := make(chan struct{})
+	go func() {
+		defer close(joined)
+		_, err := other.Receive(within(t, 3*time.Second), 1)
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("acknowledged messages came again: %v", err)
+		}
+	}()
+	for _, d := range ds {
+		<-d.Lost
+		ack(t, d)
+	}
+	nothing(t, s, 3*time.Second)
+	<-joined
+	require.EqualValues(t, 2, committed(t, cl, "g", "t", 0))
+	require.EqualValues(t, 2, committed(t, cl, "g", "t", 1))
+}
+
+func TestRebalanceLosesNothingAndNeverCommitsBackwards(t *testing.T) {
+	c := fakeKafka(t, 4)
+	cl := client(t, c.ListenAddrs())
+	const total = 2000
+	var backwards atomic.Int64
+	last := map[string]int64{}
+	c.ControlKey(int16(kmsg.OffsetCommit), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		for _, rt := range r.(*kmsg.OffsetCommitRequest).Topics {
+			for _, p := range rt.Partitions {
+				k := rt.Topic + strconv.Itoa(int(p.Partition))
+				if p.Offset < last[k] {
+					backwards.Add(1)
+				}
+				last[k] = max(last[k], p.Offset)
+			}
+		}
+		return nil, nil, false
+	})
+	for p := range int32(4) {
+		produce(t, cl, p, numbers(0, total/4)...)
+	}
+	seen := make(chan string, 100*total)
+	consume := func(ctx context.Context, s *kafka.Source) {
+		for {
+			ds, err := s.Receive(ctx, 16)
+			if err != nil {
+				return
+			}
+			for _, d := range ds {
+				seen <- d.ID
+				go func() { _ = d.Ack(ctx) }()
+			}
+		}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	a := newSource(t, c.ListenAddrs())
+	go consume(ctx, a)
+	ids := map[string]bool{}
+	for len(ids) < total/4 {
+		ids[<-seen] = true
+	}
+	b := newSource(t, c.ListenAddrs())
+	go consume(ctx, b)
+	_, err := c.WaitGroupStable(within(t, eventually), "g", 2)
+	require.NoError(t, err)
+	closeSource(t, a)
+	deadline := time.After(eventually)
+	for len(ids) < total {
+		select {
+		case id := <-seen:
+			ids[id] = true
+		case <-deadline:
+			require.FailNow(t, "messages are missing", "%d of %d came", len(ids), total)
+		}
+	}
+	require.Eventually(t, func() bool {
+		sum := int64(0)
+		for p := range int32(4) {
+			sum += committed(t, cl, "g", "t", p)
+		}
+		return sum == total
+	}, eventually, 50*time.Millisecond)
+	require.Zero(t, backwards.Load())
+}
+
+func TestFailedCommitsAreRepeated(t *testing.T) {
+	c := fakeKafka(t, 1)
+	cl := client(t, c.ListenAddrs())
+	produce(t, cl, 0, "a", "b")
+	f := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: kerr.CoordinatorLoadInProgress, Count: 2})
+	s := newSource(t, c.ListenAddrs())
+	ack(t, receive(t, s, 2)...)
+	require.Eventually(t, func() bool { return committed(t, cl, "g", "t", 0) == 2 }, eventually, 20*time.Millisecond)
+	require.EqualValues(t, 2, f.Hits())
+}
+
+func TestCloseIsPromptOnAnIdlePartition(t *testing.T) {
+	c := fakeKafka(t, 1)
+	s := newSource(t, c.ListenAddrs())
+	nothing(t, s, 700*time.Millisecond)
+	start := time.Now()
+	closeSource(t, s)
+	require.Less(t, time.Since(start), 2*time.Second)
+	_, err := s.Receive(t.Context(), 1)
+	require.ErrorIs(t, err, kafka.ErrClosed)
+	require.ErrorIs(t, s.Close(t.Context()), kafka.ErrClosed)
+}
+
+func TestCloseEndsWithItsContextWhenTheClientHangs(t *testing.T) {
+	c := fakeKafka(t, 1)
+	produce(t, client(t, c.ListenAddrs()), 0, "a")
+	s := newSource(t, c.ListenAddrs())
+	ack(t, receive(t, s, 1)...)
+	for _, k := range []kmsg.Key{kmsg.OffsetCommit, kmsg.LeaveGroup, kmsg.Heartbeat, kmsg.FindCoordinator} {
+		c.ControlKey(int16(k), func(kmsg.Request) (kmsg.Response, error, bool) {
+			c.KeepControl()
+			return nil, nil, true // never answered
+		})
+	}
+	start := time.Now()
+	err := s.Close(within(t, 500*time.Millisecond))
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "kafka: close kafka/g: the client did not end in time")
+	require.Less(t, time.Since(start), 2*time.Second)
+}
+
+func TestCloseDoesNotWaitForOtherMembersToJoin(t *testing.T) {
+	c := fakeKafka(t, 1)
+	c.ControlKey(int16(kmsg.JoinGroup), func(kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		return nil, nil, true
+	})
+	s := newSource(t, c.ListenAddrs(), func(o *kafka.SourceOptions) { o.SessionTimeout, o.RebalanceTimeout = time.Minute, time.Minute })
+	nothing(t, s, 300*time.Millisecond)
+	start := time.Now()
+	closeSource(t, s)
+	require.Less(t, time.Since(start), 5*time.Second)
+}
+
+func TestMissingTopicIsNamedAndConsumedOnceItIsThere(t *testing.T) {
+	c := fakeKafka(t, 0)
+	var l log
+	s := newSource(t, c.ListenAddrs(), func(o *kafka.SourceOptions) { o.Logger = l.logger() })
+	nothing(t, s, time.Second)
+	require.Contains(t, l.String(), `level=WARN msg="kafka: the topic does not exist; it is consumed from when it does" group=g topic=t`)
+	require.NoError(t, c.CreateTopic("t", 1, nil))
+	produce(t, client(t, c.ListenAddrs()), 0, "a")
+	require.Equal(t, []string{"a"}, bodies(receive(t, s, 1)))
+}
+
+func TestTopicThatExistsIsConsumedWhileAnotherIsMissing(t *testing.T) {
+	c := fakeKafka(t, 1)
+	cl := client(t, c.ListenAddrs())
+	produce(t, cl, 0, "a")
+	s := sourceOf(t, c.ListenAddrs(), "g", []string{"t", "later"})
+	ack(t, receive(t, s, 1)...)
+	require.NoError(t, c.CreateTopic("later", 1, nil))
+	require.NoError(t, cl.ProduceSync(within(t, eventually), &kgo.Record{Topic: "later", Value: []byte("b")}).FirstErr())
+	ds := receive(t, s, 1)
+	require.Equal(t, []string{"b"}, bodies(ds))
+	require.Equal(t, "later/0/0", ds[0].ID)
+}
+
+func TestPartitionsAddedWhileRunningAreConsumed(t *testing.T) {
+	for _, latest := range []bool{false, true} {
+		t.Run("FromLatest="+strconv.FormatBool(latest), func(t *testing.T) {
+			c := fakeKafka(t, 1)
+			cl := client(t, c.ListenAddrs())
+			s := newSource(t, c.ListenAddrs(), func(o *kafka.SourceOptions) { o.FromLatest = latest })
+			nothing(t, s, time.Second)
+			req := kmsg.NewPtrCreatePartitionsRequest()
+			rt := kmsg.NewCreatePartitionsRequestTopic()
+			rt.Topic, rt.Count = "t", 2
+			req.Topics = append(req.Topics, rt)
+			_, err := req.RequestWith(t.Context(), cl)
+			require.NoError(t, err)
+			cl.ForceMetadataRefresh()
+			produce(t, client(t, c.ListenAddrs()), 1, "new")
+			require.Equal(t, []string{"new"}, bodies(receive(t, s, 1)), "written before the source noticed")
+		})
+	}
+}
+
+func TestFromLatestCommitsWhereItBegins(t *testing.T) {
+	c := fakeKafka(t, 1)
+	cl := client(t, c.ListenAddrs())
+	produce(t, cl, 0, "before")
+	latest := func(o *kafka.SourceOptions) { o.FromLatest = true }
+	s := newSource(t, c.ListenAddrs(), latest)
+	nothing(t, s, 500*time.Millisecond)
+	require.Eventually(t, func() bool { return committed(t, cl, "g", "t", 0) == 1 }, eventually, 20*time.Millisecond)
+	closeSource(t, s)
+	produce(t, cl, 0, "while nobody consumed")
+	require.Equal(t, []string{"while nobody consumed"}, bodies(receive(t, newSource(t, c.ListenAddrs(), latest), 1)))
+}
+
+func TestLogCutOffBelowThePositionIsReportedAsDataLoss(t *testing.T) {
+	c := fakeKafka(t, 1)
+	cl := client(t, c.ListenAddrs())
+	for _, v := range numbers(0, 10) {
+		produce(t, cl, 0, v)
+	}
+	var l log
+	s := newSource(t, c.ListenAddrs())
+	ack(t, receive(t, s, 2)...)
+	closeSource(t, s)
+	require.NoError(t, c.DeleteRecords("t", 0, 6))
+	s = newSource(t, c.ListenAddrs(), func(o *kafka.SourceOptions) { o.Logger = l.logger() })
+	ds := receive(t, s, 4)
+	require.Equal(t, numbers(6, 10), bodies(ds))
+	require.Contains(t, l.String(), "level=ERROR msg=\"kafka: data loss: ")
+	require.Contains(t, l.String(), "topic=t partition=0 position=2 log_start=6 lost=4")
+	ack(t, ds...)
+	closeSource(t, s)
+	require.EqualValues(t, 10, committed(t, cl, "g", "t", 0))
+}
+
+func TestCommittedOffsetBeyondTheLogBeginsAnew(t *testing.T) {
+	c := fakeKafka(t, 1)
+	cl := client(t, c.ListenAddrs())
+	produce(t, cl, 0, "a", "b")
+	commit(t, c.ListenAddrs(), "g", "t", 0, 100)
+	var l log
+	s := newSource(t, c.ListenAddrs(), func(o *kafka.SourceOptions) { o.Logger = l.logger() })
+	ds := receive(t, s, 2)
+	require.Equal(t, []string{"a", "b"}, bodies(ds))
+	require.Contains(t, l.String(), "position=100 log_start=0 log_end=2")
+	require.Eventually(t, func() bool { return committed(t, cl, "g", "t", 0) == 0 }, eventually, 20*time.Millisecond,
+		"what is written up to the old offset would be skipped after a restart")
+	ack(t, ds...)
+	closeSource(t, s)
+	require.EqualValues(t, 2, committed(t, cl, "g", "t", 0))
+}
+
+// commit sets a group's offset from outside, while the group has no member.
+func commit(t testing.TB, brokers []string, group, topic string, p int, offset int64) {
+	t.Helper()
+	pool := new(kafkago.Transport)
+	defer pool.CloseIdleConnections()
+	cl := kafkago.Client{Addr: kafkago.TCP(brokers...), Transport: pool}
+	res, err := cl.OffsetCommit(t.Context(), &kafkago.OffsetCommitRequest{
+		GroupID: group, GenerationID: -1, Topics: map[string][]kafkago.OffsetCommit{topic: {{Partition: p, Offset: offset}}},
+	})
+	require.NoError(t, err)
+	require.NoError(t, res.Topics[topic][0].Error)
+}
+
+func TestBrokerThatIsNotThereYetIsWaitedFor(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	port := l.Addr().(*net.TCPAddr).Port
+	require.NoError(t, l.Close())
+	var out log
+	s := newSource(t, []string{"127.0.0.1:" + strconv.Itoa(port)}, func(o *kafka.SourceOptions) { o.Logger = out.logger() })
+	nothing(t, s, time.Second)
+	require.Contains(t, out.String(), "kafka: brokers cannot be asked for the topics, trying on")
+
+	c := fakeKafka(t, 1, kfake.Ports(port))
+	produce(t, client(t, c.ListenAddrs()), 0, "a")
+	require.Equal(t, []string{"a"}, bodies(receive(t, s, 1)))
+}
+
+func TestBrokerGoneInMidRunComesBack(t *testing.T) {
+	c := fakeKafka(t, 1)
+	cl := client(t, c.ListenAddrs())
+	produce(t, cl, 0, numbers(0, 10)...)
+	s := newSource(t, c.ListenAddrs())
+	ack(t, receive(t, s, 5)...)
+	var gone atomic.Bool
+	gone.Store(true)
+	c.Control(func(kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		if gone.Load() {
+			return nil, errors.New("gone"), true // cuts the connection
+		}
+		return nil, nil, false
+	})
+	ctx := within(t, 3*time.Second)
+	for ctx.Err() == nil { // what is fetched already may come
+		ds, err := s.Receive(ctx, 5)
+		if err == nil {
+			ack(t, ds...)
+		}
+	}
+	gone.Store(false)
+	produce(t, cl, 0, "after")
+	for {
+		ds := receive(t, s, 1)
+		ack(t, ds...)
+		if string(ds[0].Body) == "after" {
+			break
+		}
+	}
+	closeSource(t, s)
+	require.EqualValues(t, 11, committed(t, cl, "g", "t", 0))
+}
+
+func TestWhatWaitingCannotMendIsReturned(t *testing.T) {
+	t.Run("wrong password", func(t *testing.T) {
+		c := fakeKafka(t, 1, kfake.EnableSASL(), kfake.Superuser("PLAIN", "u", "right"))
+		c.ControlKey(int16(kmsg.SASLAuthenticate), func(r kmsg.Request) (kmsg.Response, error, bool) { // the fake just hangs up
+			c.KeepControl()
+			res := r.ResponseKind().(*kmsg.SASLAuthenticateResponse)
+			res.ErrorCode = kerr.SaslAuthenticationFailed.Code
+			return res, nil, true
+		})
+		s, err := kafka.NewSource(kafka.Cluster{Brokers: c.ListenAddrs(), SASL: plain.Mechanism{Username: "u", Password: "wrong"}},
+			"g", []string{"t"}, nil)
+		require.NoError(t, err)
+		defer closeSource(t, s)
+		_, err = s.Receive(within(t, eventually), 1)
+		require.ErrorIs(t, err, kafkago.SASLAuthenticationFailed)
+	})
+	t.Run("no right to the group", func(t *testing.T) {
+		c := fakeKafka(t, 1)
+		c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.JoinGroup}, TopLevel: true, Err: kerr.GroupAuthorizationFailed, Count: -1})
+		s := newSource(t, c.ListenAddrs())
+		_, err := s.Receive(within(t, eventually), 1)
+		require.ErrorIs(t, err, kafkago.GroupAuthorizationFailed)
+	})
+	t.Run("no right to read the topic", func(t *testing.T) {
+		c := fakeKafka(t, 1)
+		c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: "t", Err: kerr.TopicAuthorizationFailed, Count: -1})
+		s := newSource(t, c.ListenAddrs())
+		_, err := s.Receive(within(t, eventually), 1)
+		require.ErrorIs(t, err, kafkago.TopicAuthorizationFailed)
+		require.ErrorContains(t, err, "kafka: fetch t/0 of group g: ")
+	})
+	t.Run("session timeout outside the broker's bounds", func(t *testing.T) {
+		c := fakeKafka(t, 1, kfake.GroupMinSessionTimeout(6*time.Second))
+		s := newSource(t, c.ListenAddrs())
+		_, err := s.Receive(within(t, eventually), 1)
+		require.ErrorIs(t, err, kafkago.InvalidSessionTimeout)
+		require.ErrorContains(t, err, "kafka: join kafka/g: SourceOptions.SessionTimeout 2s is outside the broker's group.min.session.timeout.ms to group.max.session.timeout.ms; change either: ")
+	})
+}
+
+func TestReceiveOfNothingIsRefused(t *testing.T) {
+	s := newSource(t, []string{"127.0.0.1:1"})
+	_, err := s.Receive(t.Context(), 0)
+	require.EqualError(t, err, "kafka: Receive of 0 deliveries; ask for at least one")
+}
