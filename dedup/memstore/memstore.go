@@ -63,7 +63,7 @@ func (s *Store) Extend(ctx context.Context, in []dedup.ExtendRequest, out []erro
 	now := s.now()
 	for i := range in {
 		r, lost := s.forOwner(&in[i].Held, now)
-		out[i] = answer(r.extend(&in[i], now), lost)
+		out[i] = s.keep(in[i].Key, r, lost, r.extend(&in[i], now))
 	}
 	return nil
 }
@@ -78,7 +78,7 @@ func (s *Store) Finish(ctx context.Context, in []dedup.FinishRequest, out []erro
 	now := s.now()
 	for i := range in {
 		r, lost := s.forOwner(&in[i].Held, now)
-		out[i] = answer(r.finish(&in[i], now), lost)
+		out[i] = s.keep(in[i].Key, r, lost, r.finish(&in[i], now))
 	}
 	return nil
 }
@@ -126,15 +126,24 @@ func (s *Store) live(k dedup.Key, now time.Time) *record {
 }
 
 // forOwner returns the record that h speaks of. Where it is missing, or of a lower epoch and
-// not done (the store went back in time), it is made again as h describes it, and lost is true.
+// not done (the store went back in time), lost is true and r is the record as h describes it,
+// which is not yet kept.
 func (s *Store) forOwner(h *dedup.Held, now time.Time) (r *record, lost bool) {
 	r = s.live(h.Key, now)
 	if r != nil && (r.epoch >= h.Epoch || r.state == dedup.Done) {
 		return r, false
 	}
-	r = remake(h, now)
-	s.records[h.Key] = r
-	return r, true
+	return remake(h, now), true
+}
+
+// keep puts a record that was made again in its place, and says so, unless the call on it was
+// refused: a refusal changes nothing.
+func (s *Store) keep(k dedup.Key, r *record, lost bool, err error) error {
+	if !lost || err != nil {
+		return err
+	}
+	s.records[k] = r
+	return dedup.ErrRecordLost
 }
 
 // sweepSome looks at two records, in the map's random order, and drops them if expired.
@@ -148,13 +157,6 @@ func (s *Store) sweepSome(now time.Time) {
 			return
 		}
 	}
-}
-
-func answer(err error, lost bool) error {
-	if err == nil && lost {
-		return dedup.ErrRecordLost
-	}
-	return err
 }
 
 var (

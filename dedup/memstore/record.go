@@ -1,6 +1,7 @@
 package memstore
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -106,16 +107,15 @@ func (r *record) extend(q *dedup.ExtendRequest, now time.Time) error {
 }
 
 func (r *record) finish(q *dedup.FinishRequest, now time.Time) error {
+	held := r.owned() && !r.leaseUntil.IsZero() // zero: a condemned record that was given back
 	switch {
+	case !isOutcome(q.State):
+		return fmt.Errorf("memstore: finish as %v: that state ends no claim", q.State)
 	case r.owner != q.Owner:
 		return dedup.ErrSuperseded
-	case r.state == dedup.Condemned && q.State == dedup.Released:
-		r.leaseUntil = time.Time{} // free for the next owner, and still condemned
+	case r.state == q.State, r.state == dedup.Condemned && q.State == dedup.Released && !held:
 		return nil
-	case r.state == q.State:
-		return nil
-	case r.state == dedup.InProgress, r.state == dedup.Condemned && q.State == dedup.Failed:
-	default:
+	case !held, r.state == dedup.Condemned && q.State != dedup.Failed && q.State != dedup.Released:
 		return dedup.ErrSuperseded
 	}
 	if q.State == dedup.Condemned {
@@ -123,7 +123,10 @@ func (r *record) finish(q *dedup.FinishRequest, now time.Time) error {
 		r.beat(&q.ClaimRequest, now)
 		return nil
 	}
-	switch r.state = q.State; q.State {
+	if r.state != dedup.Condemned || q.State != dedup.Released { // Released leaves it condemned
+		r.state = q.State
+	}
+	switch q.State {
 	case dedup.Done:
 		r.attempts, r.crashes, r.lastError, r.result = 0, 0, "", slices.Clone(q.Result)
 	case dedup.Retryable:
@@ -136,10 +139,18 @@ func (r *record) finish(q *dedup.FinishRequest, now time.Time) error {
 	return nil
 }
 
+func isOutcome(s dedup.State) bool {
+	switch s {
+	case dedup.Done, dedup.Retryable, dedup.Failed, dedup.Released, dedup.Condemned:
+		return true
+	}
+	return false
+}
+
 // remake builds the record as the claim in h left it.
 func remake(h *dedup.Held, now time.Time) *record {
 	r := &record{
-		state: dedup.InProgress, epoch: h.Epoch, owner: h.Owner, attempts: h.Attempt - 1, crashes: h.Crashes,
+		state: dedup.InProgress, epoch: h.Epoch, owner: h.Owner, attempts: max(h.Attempt-1, 0), crashes: h.Crashes,
 		redrive: h.Redrive, fingerprint: h.Fingerprint, holder: h.Holder, lastError: h.LastError, claimedAt: now,
 	}
 	if h.Condemned {

@@ -1,0 +1,2 @@
+// Package deduptest is the conformance suite for every dedup.Store.
+package deduptest
