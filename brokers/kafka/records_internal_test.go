@@ -44,7 +44,9 @@ func (b logBatch) reader() protocol.RecordReader {
 func fetchLog(log []logBatch, at int64, batches int, aborted []fetch.ResponseTransaction) *fetch.ResponsePartition {
 	p := new(fetch.ResponsePartition)
 	for _, a := range aborted { // those that end behind the fetch offset
-		end := slices.IndexFunc(log, func(b logBatch) bool { return b.marker && b.abort && b.base > a.FirstOffset && b.producer == a.ProducerID })
+		end := slices.IndexFunc(log, func(b logBatch) bool {
+			return b.marker && b.abort && b.base > a.FirstOffset && b.producer == a.ProducerID
+		})
 		if log[end].base >= at {
 			p.AbortedTransactions = append(p.AbortedTransactions, a)
 		}
