@@ -1,0 +1,156 @@
+package chaos
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	_ "modernc.org/sqlite"
+
+	"github.com/idemq/idemq/brokers/kafka"
+	"github.com/idemq/idemq/consumer"
+	"github.com/idemq/idemq/dedup"
+	"github.com/idemq/idemq/dedup/redisstore"
+)
+
+const childEnv = "IDEMQ_CHAOS_CHILD"
+
+func TestMain(m *testing.M) {
+	if spec := os.Getenv(childEnv); spec != "" {
+		if err := child(spec); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// childSpec tells a consumer process what to do.
+type childSpec struct {
+	Brokers                          []string
+	Redis, Topic, Group, App, Folder string
+	Name                             string // of the incarnation
+	Work                             time.Duration
+	Lease, Session                   time.Duration
+}
+
+// failsOnce says for which messages the first attempt fails, before its effect.
+func failsOnce(id string) bool {
+	h := fnv.New32a()
+	h.Write([]byte(id))
+	return h.Sum32()%20 == 0
+}
+
+// child is one consumer process. It reports into a file of its own, one write a line, so that
+// what it has said outlives a SIGKILL.
+func child(raw string) error {
+	var s childSpec
+	if err := json.Unmarshal([]byte(raw), &s); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	log, err := os.OpenFile(s.Folder+"/"+s.Name+".events", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	db, err := openFence(s.Folder)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	report := func(kind, id string, epoch uint64) {
+		fmt.Fprintf(log, "%s %s %d %d\n", kind, id, epoch, time.Now().UnixNano())
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: s.Redis})
+	defer rdb.Close()
+	store := &verdicts{Store: redisstore.New(rdb, nil), report: report}
+	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
+	guard, err := dedup.New(s.App, store, &dedup.Options{Lease: s.Lease, Logger: logger})
+	if err != nil {
+		return err
+	}
+	source, err := kafka.NewSource(kafka.Cluster{Brokers: s.Brokers}, s.Group, []string{s.Topic}, &kafka.SourceOptions{SessionTimeout: s.Session, RebalanceTimeout: s.Session, Logger: logger})
+	if err != nil {
+		return err
+	}
+	c, err := consumer.New(source, guard, func(ctx context.Context, m *consumer.Message) error {
+		report("run", m.ID, m.Epoch)
+		select { // the work
+		case <-time.After(s.Work):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if m.Attempt == 1 && failsOnce(m.ID) {
+			return errors.New("not at the first attempt")
+		}
+		report("effect", m.ID, m.Epoch)
+		return fencedWrite(ctx, db, m)
+	}, &consumer.Options{Policy: consumer.Policy{Backoff: []time.Duration{20 * time.Millisecond}}})
+	if err != nil {
+		return err
+	}
+	return c.Run(ctx)
+}
+
+// verdicts reports what the store has taken as done, under the store's key.
+type verdicts struct {
+	dedup.Store
+	report func(kind, id string, epoch uint64)
+}
+
+func (v *verdicts) Finish(ctx context.Context, in []dedup.FinishRequest, out []error) error {
+	err := v.Store.Finish(ctx, in, out)
+	for i := range in {
+		if err == nil && in[i].State == dedup.Done && (out[i] == nil || errors.Is(out[i], dedup.ErrRecordLost)) {
+			v.report("done", keyText(in[i].Key), in[i].Epoch)
+		}
+	}
+	return err
+}
+
+func keyText(k dedup.Key) string { return fmt.Sprintf("%x", k[:8]) }
+
+func openFence(folder string) (*sql.DB, error) {
+	db, err := sql.Open("sqlite", folder+"/fence.db?_pragma=busy_timeout(30000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)&_txlock=immediate")
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(2)
+	_, err = db.Exec(`CREATE TABLE IF NOT EXISTS fence (id TEXT PRIMARY KEY, epoch INTEGER NOT NULL);
+		CREATE TABLE IF NOT EXISTS writes (seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, epoch INTEGER NOT NULL)`)
+	return db, err
+}
+
+// fencedWrite is the effect as a business database can protect it: an older epoch changes nothing.
+func fencedWrite(ctx context.Context, db *sql.DB, m *consumer.Message) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	r, err := tx.ExecContext(ctx, `INSERT INTO fence (id, epoch) VALUES (?, ?)
+		ON CONFLICT (id) DO UPDATE SET epoch = excluded.epoch WHERE excluded.epoch > fence.epoch`, m.ID, int64(m.Epoch))
+	if err != nil {
+		return err
+	}
+	if n, err := r.RowsAffected(); err != nil || n == 0 {
+		return errors.Join(err, errors.New("fenced off"))
+	}
+	if _, err := tx.ExecContext(ctx, `INSERT INTO writes (id, epoch) VALUES (?, ?)`, m.ID, int64(m.Epoch)); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
