@@ -1,0 +1,25 @@
+.PHONY: test bench lint demo services
+SHELL := /bin/bash
+
+# Everything, with the race detector, on real servers: containers where a Docker engine
+# answers, else servers that scripts/services.sh installs and starts.
+test:
+	@if docker info >/dev/null 2>&1; then \
+		go test -race -count=1 -timeout 30m ./...; \
+	else \
+		scripts/services.sh start && eval "$$(scripts/services.sh env)" && \
+		IDEMQ_REQUIRE_SERVICES=1 go test -race -count=1 -timeout 30m -p 2 ./...; \
+	fi
+
+# The numbers of the README, beside the raw client and the usual SETNX loop.
+bench:
+	scripts/services.sh start
+	eval "$$(scripts/services.sh env)" && IDEMQ_REQUIRE_SERVICES=1 go test -run '^$$' -bench . -benchtime 1x -timeout 60m -v ./internal/bench/
+
+lint:
+	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo "run gofmt on these"; exit 1; }
+	go vet ./...
+	go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./...
+
+demo:
+	go run ./cmd/example-consumer
