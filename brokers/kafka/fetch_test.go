@@ -17,26 +17,27 @@ import (
 )
 
 func TestPartitionAtItsLimitStopsWhileOthersGoOn(t *testing.T) {
-	c := fakeKafka(t, 2)
-	cl := client(t, c.ListenAddrs())
-	produce(t, cl, 0, numbers(0, 100)...)
-	s := newSource(t, c.ListenAddrs(), func(o *kafka.SourceOptions) { o.MaxInFlight = 10 })
-	stuck := receive(t, s, 10)
-	produce(t, cl, 1, numbers(0, 25)...)
-	for range 5 {
-		ds := receive(t, s, 5)
-		for _, d := range ds {
-			require.Equal(t, "t/1", d.Lane)
+	everywhere(t, 2, func(t *testing.T, w world) {
+		cl := w.client(t)
+		produce(t, cl, 0, numbers(0, 100)...)
+		s := w.source(t, func(o *kafka.SourceOptions) { o.MaxInFlight = 10 })
+		stuck := receive(t, s, 10)
+		produce(t, cl, 1, numbers(0, 25)...)
+		for range 5 {
+			ds := receive(t, s, 5)
+			for _, d := range ds {
+				require.Equal(t, w.topic+"/1", d.Lane)
+			}
+			ack(t, ds...)
 		}
-		ack(t, ds...)
-	}
-	nothing(t, s, 300*time.Millisecond)
-	ack(t, stuck[3])
-	require.Equal(t, []string{"10"}, bodies(receive(t, s, 1)), "there was room for one")
-	nothing(t, s, 200*time.Millisecond)
-	ack(t, stuck[:3]...)
-	ack(t, stuck[4:]...)
-	require.Equal(t, numbers(11, 20), bodies(receive(t, s, 9)))
+		nothing(t, s, 300*time.Millisecond)
+		ack(t, stuck[3])
+		require.Equal(t, []string{"10"}, bodies(receive(t, s, 1)), "there was room for one")
+		nothing(t, s, 200*time.Millisecond)
+		ack(t, stuck[:3]...)
+		ack(t, stuck[4:]...)
+		require.Equal(t, numbers(11, 20), bodies(receive(t, s, 9)))
+	})
 }
 
 func TestPartitionAtItsLimitIsNotFetched(t *testing.T) {
@@ -60,50 +61,47 @@ func TestPartitionAtItsLimitIsNotFetched(t *testing.T) {
 }
 
 func TestAbortedTransactionsAndMarkersNeverReachAHandler(t *testing.T) {
-	c := fakeKafka(t, 1)
-	abortedTransactions(t, c.ListenAddrs())
-}
+	everywhere(t, 1, func(t *testing.T, w world) {
+		tx := w.client(t, kgo.TransactionalID(w.group))
+		send := func(end kgo.TransactionEndTry, rs ...*kgo.Record) {
+			require.NoError(t, tx.BeginTransaction())
+			require.NoError(t, tx.ProduceSync(within(t, eventually), rs...).FirstErr())
+			require.NoError(t, tx.EndTransaction(within(t, eventually), end))
+		}
+		record := func(v string) *kgo.Record { return &kgo.Record{Topic: w.topic, Value: []byte(v)} }
+		send(kgo.TryCommit, record("a"), record("b"))
+		send(kgo.TryAbort, record("aborted"), record("aborted"))
+		send(kgo.TryCommit, record("c"))
+		look := &kgo.Record{Topic: w.topic, Key: []byte{0, 0, 0, 1}, Value: []byte("\x00\x00\x00\x00\x00\x00")}
+		cl := w.client(t)
+		require.NoError(t, cl.ProduceSync(within(t, eventually), look).FirstErr())
+		send(kgo.TryAbort, record("aborted"))
 
-// abortedTransactions also runs on a real broker; the topic is named "t" and empty.
-func abortedTransactions(t *testing.T, brokers []string) {
-	tx := client(t, brokers, kgo.TransactionalID("tx-"+t.Name()))
-	send := func(end kgo.TransactionEndTry, rs ...*kgo.Record) {
-		require.NoError(t, tx.BeginTransaction())
-		require.NoError(t, tx.ProduceSync(within(t, eventually), rs...).FirstErr())
-		require.NoError(t, tx.EndTransaction(within(t, eventually), end))
-	}
-	record := func(v string) *kgo.Record { return &kgo.Record{Topic: "t", Value: []byte(v)} }
-	send(kgo.TryCommit, record("a"), record("b"))
-	send(kgo.TryAbort, record("aborted"), record("aborted"))
-	send(kgo.TryCommit, record("c"))
-	look := &kgo.Record{Topic: "t", Key: []byte{0, 0, 0, 1}, Value: []byte("\x00\x00\x00\x00\x00\x00")}
-	cl := client(t, brokers)
-	require.NoError(t, cl.ProduceSync(within(t, eventually), look).FirstErr())
-	send(kgo.TryAbort, record("aborted"))
-
-	s := newSource(t, brokers)
-	ds := receive(t, s, 4)
-	require.Equal(t, []string{"a", "b", "c", string(look.Value)}, bodies(ds))
-	nothing(t, s, 500*time.Millisecond)
-	ack(t, ds...)
-	// 2+1, 2+1, 1+1, 1, 1+1: the position goes past the last marker with nothing delivered behind it.
-	require.Eventually(t, func() bool { return committed(t, cl, "g", "t", 0) == 11 }, eventually, 20*time.Millisecond)
-	send(kgo.TryAbort, record("aborted"))
-	require.Eventually(t, func() bool { return committed(t, cl, "g", "t", 0) == 13 }, eventually, 20*time.Millisecond)
-	nothing(t, s, 200*time.Millisecond)
+		s := w.source(t)
+		ds := receive(t, s, 4)
+		require.Equal(t, []string{"a", "b", "c", string(look.Value)}, bodies(ds))
+		nothing(t, s, 500*time.Millisecond)
+		ack(t, ds...)
+		// 2+1, 2+1, 1+1, 1, 1+1: the position goes past the last marker with nothing delivered behind it.
+		require.Eventually(t, func() bool { return committed(t, cl, w.group, w.topic, 0) == 11 }, eventually, 20*time.Millisecond)
+		send(kgo.TryAbort, record("aborted"))
+		require.Eventually(t, func() bool { return committed(t, cl, w.group, w.topic, 0) == 13 }, eventually, 20*time.Millisecond)
+		nothing(t, s, 200*time.Millisecond)
+	})
 }
 
 func TestOpenTransactionIsWaitedForAndNotSkipped(t *testing.T) {
-	c := fakeKafka(t, 1)
-	tx := client(t, c.ListenAddrs(), kgo.TransactionalID("tx"))
-	cl := client(t, c.ListenAddrs())
-	s := newSource(t, c.ListenAddrs())
-	require.NoError(t, tx.BeginTransaction())
-	require.NoError(t, tx.ProduceSync(t.Context(), &kgo.Record{Value: []byte("in transaction")}).FirstErr())
-	produce(t, cl, 0, "behind it")
-	nothing(t, s, time.Second)
-	require.NoError(t, tx.EndTransaction(t.Context(), kgo.TryCommit))
-	require.Equal(t, []string{"in transaction", "behind it"}, bodies(receive(t, s, 2)))
+	everywhere(t, 1, func(t *testing.T, w world) {
+		tx := w.client(t, kgo.TransactionalID(w.group))
+		cl := w.client(t)
+		s := w.source(t)
+		require.NoError(t, tx.BeginTransaction())
+		require.NoError(t, tx.ProduceSync(t.Context(), &kgo.Record{Value: []byte("in transaction")}).FirstErr())
+		produce(t, cl, 0, "behind it")
+		nothing(t, s, time.Second)
+		require.NoError(t, tx.EndTransaction(t.Context(), kgo.TryCommit))
+		require.Equal(t, []string{"in transaction", "behind it"}, bodies(receive(t, s, 2)))
+	})
 }
 
 func TestCompactionLeavesNothingToReplayAndNothingOut(t *testing.T) {
@@ -216,27 +214,28 @@ func TestRecordsLargerThanAFetchArrive(t *testing.T) {
 }
 
 func TestTenThousandMessages(t *testing.T) {
-	c := fakeKafka(t, 4)
-	cl := client(t, c.ListenAddrs())
-	const total = 10_000
-	for p := range int32(4) {
-		produce(t, cl, p, numbers(0, total/4)...)
-	}
-	s := newSource(t, c.ListenAddrs())
-	next := map[string]int{}
-	start := time.Now()
-	for n := 0; n < total; {
-		ds := receive(t, s, min(500, total-n))
-		for _, d := range ds {
-			require.Equal(t, strconv.Itoa(next[d.Lane]), string(d.Body))
-			next[d.Lane]++
+	everywhere(t, 4, func(t *testing.T, w world) {
+		cl := w.client(t)
+		const total = 10_000
+		for p := range int32(4) {
+			produce(t, cl, p, numbers(0, total/4)...)
 		}
-		n += len(ds)
-		ack(t, ds...)
-	}
-	require.Less(t, time.Since(start), 10*time.Second)
-	closeSource(t, s)
-	for p := range int32(4) {
-		require.EqualValues(t, total/4, committed(t, cl, "g", "t", p))
-	}
+		s := w.source(t)
+		next := map[string]int{}
+		start := time.Now()
+		for n := 0; n < total; {
+			ds := receive(t, s, min(500, total-n))
+			for _, d := range ds {
+				require.Equal(t, strconv.Itoa(next[d.Lane]), string(d.Body))
+				next[d.Lane]++
+			}
+			n += len(ds)
+			ack(t, ds...)
+		}
+		require.Less(t, time.Since(start), 10*time.Second)
+		closeSource(t, s)
+		for p := range int32(4) {
+			require.EqualValues(t, total/4, committed(t, cl, w.group, w.topic, p))
+		}
+	})
 }

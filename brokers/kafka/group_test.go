@@ -22,124 +22,137 @@ import (
 )
 
 func TestLateAckDoesNotMoveTheOffsetBack(t *testing.T) {
-	c := fakeKafka(t, 1)
-	cl := client(t, c.ListenAddrs())
-	produce(t, cl, 0, numbers(0, 10)...)
-	a := newSource(t, c.ListenAddrs())
-	old := receive(t, a, 10)
-	late := make(chan error, 1)
-	go func() { // the handler ends long after the partition was taken away
-		<-old[0].Lost
-		late <- nil
-	}()
+	everywhere(t, 1, func(t *testing.T, w world) {
+		cl := w.client(t)
+		produce(t, cl, 0, numbers(0, 10)...)
+		a := w.source(t)
+		old := receive(t, a, 10)
+		late := make(chan error, 1)
+		go func() { // the handler ends long after the partition was taken away
+			<-old[0].Lost
+			late <- nil
+		}()
 
-	b := newSource(t, c.ListenAddrs())
-	done := make(chan []consumer.Delivery, 1)
-	go func() { done <- receive(t, b, 1) }()
-	<-late
-	// The range balancer gives the only partition to the lower member ID, which may be either.
-	closeSource(t, a)
-	ds := <-done
-	ds = append(ds, receive(t, b, 10-len(ds))...)
-	require.Equal(t, numbers(0, 10), bodies(ds), "everything unacknowledged comes again")
-	ack(t, ds...)
-	require.Eventually(t, func() bool { return committed(t, cl, "g", "t", 0) == 10 }, eventually, 20*time.Millisecond)
-	ack(t, old...)
-	closeSource(t, b)
-	require.EqualValues(t, 10, committed(t, cl, "g", "t", 0))
+		b := w.source(t)
+		done := make(chan []consumer.Delivery, 1)
+		go func() { done <- receive(t, b, 1) }()
+		<-late
+		// The range balancer gives the only partition to the lower member ID, which may be either.
+		closeSource(t, a)
+		ds := <-done
+		ds = append(ds, receive(t, b, 10-len(ds))...)
+		require.Equal(t, numbers(0, 10), bodies(ds), "everything unacknowledged comes again")
+		ack(t, ds...)
+		require.Eventually(t, func() bool { return committed(t, cl, w.group, w.topic, 0) == 10 }, eventually, 20*time.Millisecond)
+		ack(t, old...)
+		closeSource(t, b)
+		require.EqualValues(t, 10, committed(t, cl, w.group, w.topic, 0))
+	})
 }
 
 func TestAcksDuringTheDrainOfARebalanceCount(t *testing.T) {
-	c := fakeKafka(t, 2)
-	cl := client(t, c.ListenAddrs())
-	produce(t, cl, 0, "a", "b")
-	produce(t, cl, 1, "c", "d")
-	s := newSource(t, c.ListenAddrs(), func(o *kafka.SourceOptions) { o.SessionTimeout = 6 * time.Second })
-	ds := receive(t, s, 4)
-	other := newSource(t, c.ListenAddrs(), func(o *kafka.SourceOptions) { o.SessionTimeout = 6 * time.Second })
-	joined := make(chan struct{})
-	go func() {
-		defer close(joined)
-		_, err := other.Receive(within(t, 3*time.Second), 1)
-		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("acknowledged messages came again: %v", err)
+	everywhere(t, 2, func(t *testing.T, w world) {
+		cl := w.client(t)
+		produce(t, cl, 0, "a", "b")
+		produce(t, cl, 1, "c", "d")
+		s := w.source(t, func(o *kafka.SourceOptions) { o.SessionTimeout = 6 * time.Second })
+		ds := receive(t, s, 4)
+		other := w.source(t, func(o *kafka.SourceOptions) { o.SessionTimeout = 6 * time.Second })
+		joined := make(chan struct{})
+		go func() {
+			defer close(joined)
+			_, err := other.Receive(within(t, 3*time.Second), 1)
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("acknowledged messages came again: %v", err)
+			}
+		}()
+		for _, d := range ds {
+			<-d.Lost
+			ack(t, d)
 		}
-	}()
-	for _, d := range ds {
-		<-d.Lost
-		ack(t, d)
-	}
-	nothing(t, s, 3*time.Second)
-	<-joined
-	require.EqualValues(t, 2, committed(t, cl, "g", "t", 0))
-	require.EqualValues(t, 2, committed(t, cl, "g", "t", 1))
+		nothing(t, s, 3*time.Second)
+		<-joined
+		require.EqualValues(t, 2, committed(t, cl, w.group, w.topic, 0))
+		require.EqualValues(t, 2, committed(t, cl, w.group, w.topic, 1))
+	})
 }
 
 func TestRebalanceLosesNothingAndNeverCommitsBackwards(t *testing.T) {
-	c := fakeKafka(t, 4)
-	cl := client(t, c.ListenAddrs())
-	const total = 2000
-	var backwards atomic.Int64
-	last := map[string]int64{}
-	c.ControlKey(int16(kmsg.OffsetCommit), func(r kmsg.Request) (kmsg.Response, error, bool) {
-		c.KeepControl()
-		for _, rt := range r.(*kmsg.OffsetCommitRequest).Topics {
-			for _, p := range rt.Partitions {
-				k := rt.Topic + strconv.Itoa(int(p.Partition))
-				if p.Offset < last[k] {
-					backwards.Add(1)
+	everywhere(t, 4, func(t *testing.T, w world) {
+		cl := w.client(t)
+		const total = 2000
+		var backwards atomic.Int64
+		last := map[string]int64{}
+		if w.fake != nil {
+			w.fake.ControlKey(int16(kmsg.OffsetCommit), func(r kmsg.Request) (kmsg.Response, error, bool) {
+				w.fake.KeepControl()
+				for _, rt := range r.(*kmsg.OffsetCommitRequest).Topics {
+					for _, p := range rt.Partitions {
+						k := rt.Topic + strconv.Itoa(int(p.Partition))
+						if p.Offset < last[k] {
+							backwards.Add(1)
+						}
+						last[k] = max(last[k], p.Offset)
+					}
 				}
-				last[k] = max(last[k], p.Offset)
-			}
+				return nil, nil, false
+			})
 		}
-		return nil, nil, false
-	})
-	for p := range int32(4) {
-		produce(t, cl, p, numbers(0, total/4)...)
-	}
-	seen := make(chan string, 100*total)
-	consume := func(ctx context.Context, s *kafka.Source) {
-		for {
-			ds, err := s.Receive(ctx, 16)
-			if err != nil {
-				return
-			}
-			for _, d := range ds {
-				seen <- d.ID
-				go func() { _ = d.Ack(ctx) }()
-			}
-		}
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	a := newSource(t, c.ListenAddrs())
-	go consume(ctx, a)
-	ids := map[string]bool{}
-	for len(ids) < total/4 {
-		ids[<-seen] = true
-	}
-	b := newSource(t, c.ListenAddrs())
-	go consume(ctx, b)
-	_, err := c.WaitGroupStable(within(t, eventually), "g", 2)
-	require.NoError(t, err)
-	closeSource(t, a)
-	deadline := time.After(eventually)
-	for len(ids) < total {
-		select {
-		case id := <-seen:
-			ids[id] = true
-		case <-deadline:
-			require.FailNow(t, "messages are missing", "%d of %d came", len(ids), total)
-		}
-	}
-	require.Eventually(t, func() bool {
-		sum := int64(0)
 		for p := range int32(4) {
-			sum += committed(t, cl, "g", "t", p)
+			produce(t, cl, p, numbers(0, total/4)...)
 		}
-		return sum == total
-	}, eventually, 50*time.Millisecond)
-	require.Zero(t, backwards.Load())
+		seen := make(chan string, 100*total)
+		consume := func(ctx context.Context, s *kafka.Source) {
+			for {
+				ds, err := s.Receive(ctx, 16)
+				if err != nil {
+					return
+				}
+				for _, d := range ds {
+					seen <- d.ID
+					go func() { _ = d.Ack(ctx) }()
+				}
+			}
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		a := w.source(t)
+		go consume(ctx, a)
+		ids := map[string]bool{}
+		for len(ids) < total/4 {
+			ids[<-seen] = true
+		}
+		b := w.source(t)
+		go consume(ctx, b)
+		for first := ""; ; { // until both are at work
+			ds := <-seen
+			ids[ds] = true
+			if first == "" {
+				first = ds
+			}
+			if len(ids) > total/2 {
+				break
+			}
+		}
+		closeSource(t, a)
+		deadline := time.After(eventually)
+		for len(ids) < total {
+			select {
+			case id := <-seen:
+				ids[id] = true
+			case <-deadline:
+				require.FailNow(t, "messages are missing", "%d of %d came", len(ids), total)
+			}
+		}
+		require.Eventually(t, func() bool {
+			sum := int64(0)
+			for p := range int32(4) {
+				sum += committed(t, cl, w.group, w.topic, p)
+			}
+			return sum == total
+		}, eventually, 50*time.Millisecond)
+		require.Zero(t, backwards.Load())
+	})
 }
 
 func TestFailedCommitsAreRepeated(t *testing.T) {
@@ -154,15 +167,16 @@ func TestFailedCommitsAreRepeated(t *testing.T) {
 }
 
 func TestCloseIsPromptOnAnIdlePartition(t *testing.T) {
-	c := fakeKafka(t, 1)
-	s := newSource(t, c.ListenAddrs())
-	nothing(t, s, 700*time.Millisecond)
-	start := time.Now()
-	closeSource(t, s)
-	require.Less(t, time.Since(start), 2*time.Second)
-	_, err := s.Receive(t.Context(), 1)
-	require.ErrorIs(t, err, kafka.ErrClosed)
-	require.ErrorIs(t, s.Close(t.Context()), kafka.ErrClosed)
+	everywhere(t, 1, func(t *testing.T, w world) {
+		s := w.source(t)
+		nothing(t, s, 700*time.Millisecond)
+		start := time.Now()
+		closeSource(t, s)
+		require.Less(t, time.Since(start), 2*time.Second)
+		_, err := s.Receive(t.Context(), 1)
+		require.ErrorIs(t, err, kafka.ErrClosed)
+		require.ErrorIs(t, s.Close(t.Context()), kafka.ErrClosed)
+	})
 }
 
 func TestCloseEndsWithItsContextWhenTheClientHangs(t *testing.T) {
@@ -197,27 +211,29 @@ func TestCloseDoesNotWaitForOtherMembersToJoin(t *testing.T) {
 }
 
 func TestMissingTopicIsNamedAndConsumedOnceItIsThere(t *testing.T) {
-	c := fakeKafka(t, 0)
-	var l log
-	s := newSource(t, c.ListenAddrs(), func(o *kafka.SourceOptions) { o.Logger = l.logger() })
-	nothing(t, s, time.Second)
-	require.Contains(t, l.String(), `level=WARN msg="kafka: the topic does not exist; it is consumed from when it does" group=g topic=t`)
-	require.NoError(t, c.CreateTopic("t", 1, nil))
-	produce(t, client(t, c.ListenAddrs()), 0, "a")
-	require.Equal(t, []string{"a"}, bodies(receive(t, s, 1)))
+	everywhere(t, 0, func(t *testing.T, w world) {
+		var l log
+		s := w.source(t, func(o *kafka.SourceOptions) { o.Logger = l.logger() })
+		nothing(t, s, time.Second)
+		require.Contains(t, l.String(), `level=WARN msg="kafka: the topic does not exist; it is consumed from when it does" group=`+w.group+` topic=`+w.topic)
+		w.create(t, w.topic, 1, nil)
+		produce(t, w.client(t), 0, "a")
+		require.Equal(t, []string{"a"}, bodies(receive(t, s, 1)))
+	})
 }
 
 func TestTopicThatExistsIsConsumedWhileAnotherIsMissing(t *testing.T) {
-	c := fakeKafka(t, 1)
-	cl := client(t, c.ListenAddrs())
-	produce(t, cl, 0, "a")
-	s := sourceOf(t, c.ListenAddrs(), "g", []string{"t", "later"})
-	ack(t, receive(t, s, 1)...)
-	require.NoError(t, c.CreateTopic("later", 1, nil))
-	require.NoError(t, cl.ProduceSync(within(t, eventually), &kgo.Record{Topic: "later", Value: []byte("b")}).FirstErr())
-	ds := receive(t, s, 1)
-	require.Equal(t, []string{"b"}, bodies(ds))
-	require.Equal(t, "later/0/0", ds[0].ID)
+	everywhere(t, 1, func(t *testing.T, w world) {
+		cl := w.client(t)
+		produce(t, cl, 0, "a")
+		s := sourceOf(t, w.brokers, w.group, []string{w.topic, w.topic + "-later"})
+		ack(t, receive(t, s, 1)...)
+		w.create(t, w.topic+"-later", 1, nil)
+		require.NoError(t, cl.ProduceSync(within(t, eventually), &kgo.Record{Topic: w.topic + "-later", Value: []byte("b")}).FirstErr())
+		ds := receive(t, s, 1)
+		require.Equal(t, []string{"b"}, bodies(ds))
+		require.Equal(t, w.topic+"-later/0/0", ds[0].ID)
+	})
 }
 
 func TestPartitionsAddedWhileRunningAreConsumed(t *testing.T) {
@@ -241,54 +257,57 @@ func TestPartitionsAddedWhileRunningAreConsumed(t *testing.T) {
 }
 
 func TestFromLatestCommitsWhereItBegins(t *testing.T) {
-	c := fakeKafka(t, 1)
-	cl := client(t, c.ListenAddrs())
-	produce(t, cl, 0, "before")
-	latest := func(o *kafka.SourceOptions) { o.FromLatest = true }
-	s := newSource(t, c.ListenAddrs(), latest)
-	nothing(t, s, 500*time.Millisecond)
-	require.Eventually(t, func() bool { return committed(t, cl, "g", "t", 0) == 1 }, eventually, 20*time.Millisecond)
-	closeSource(t, s)
-	produce(t, cl, 0, "while nobody consumed")
-	require.Equal(t, []string{"while nobody consumed"}, bodies(receive(t, newSource(t, c.ListenAddrs(), latest), 1)))
+	everywhere(t, 1, func(t *testing.T, w world) {
+		cl := w.client(t)
+		produce(t, cl, 0, "before")
+		latest := func(o *kafka.SourceOptions) { o.FromLatest = true }
+		s := w.source(t, latest)
+		nothing(t, s, 500*time.Millisecond)
+		require.Eventually(t, func() bool { return committed(t, cl, w.group, w.topic, 0) == 1 }, eventually, 20*time.Millisecond)
+		closeSource(t, s)
+		produce(t, cl, 0, "while nobody consumed")
+		require.Equal(t, []string{"while nobody consumed"}, bodies(receive(t, w.source(t, latest), 1)))
+	})
 }
 
 func TestLogCutOffBelowThePositionIsReportedAsDataLoss(t *testing.T) {
-	c := fakeKafka(t, 1)
-	cl := client(t, c.ListenAddrs())
-	for _, v := range numbers(0, 10) {
-		produce(t, cl, 0, v)
-	}
-	var l log
-	s := newSource(t, c.ListenAddrs())
-	ack(t, receive(t, s, 2)...)
-	closeSource(t, s)
-	require.NoError(t, c.DeleteRecords("t", 0, 6))
-	s = newSource(t, c.ListenAddrs(), func(o *kafka.SourceOptions) { o.Logger = l.logger() })
-	ds := receive(t, s, 4)
-	require.Equal(t, numbers(6, 10), bodies(ds))
-	require.Contains(t, l.String(), "level=ERROR msg=\"kafka: data loss: ")
-	require.Contains(t, l.String(), "topic=t partition=0 position=2 log_start=6 lost=4")
-	ack(t, ds...)
-	closeSource(t, s)
-	require.EqualValues(t, 10, committed(t, cl, "g", "t", 0))
+	everywhere(t, 1, func(t *testing.T, w world) {
+		cl := w.client(t)
+		for _, v := range numbers(0, 10) {
+			produce(t, cl, 0, v)
+		}
+		var l log
+		s := w.source(t)
+		ack(t, receive(t, s, 2)...)
+		closeSource(t, s)
+		w.cut(t, 6)
+		s = w.source(t, func(o *kafka.SourceOptions) { o.Logger = l.logger() })
+		ds := receive(t, s, 4)
+		require.Equal(t, numbers(6, 10), bodies(ds))
+		require.Contains(t, l.String(), "level=ERROR msg=\"kafka: data loss: ")
+		require.Contains(t, l.String(), "topic="+w.topic+" partition=0 position=2 log_start=6 lost=4")
+		ack(t, ds...)
+		closeSource(t, s)
+		require.EqualValues(t, 10, committed(t, cl, w.group, w.topic, 0))
+	})
 }
 
 func TestCommittedOffsetBeyondTheLogBeginsAnew(t *testing.T) {
-	c := fakeKafka(t, 1)
-	cl := client(t, c.ListenAddrs())
-	produce(t, cl, 0, "a", "b")
-	commit(t, c.ListenAddrs(), "g", "t", 0, 100)
-	var l log
-	s := newSource(t, c.ListenAddrs(), func(o *kafka.SourceOptions) { o.Logger = l.logger() })
-	ds := receive(t, s, 2)
-	require.Equal(t, []string{"a", "b"}, bodies(ds))
-	require.Contains(t, l.String(), "position=100 log_start=0 log_end=2")
-	require.Eventually(t, func() bool { return committed(t, cl, "g", "t", 0) == 0 }, eventually, 20*time.Millisecond,
-		"what is written up to the old offset would be skipped after a restart")
-	ack(t, ds...)
-	closeSource(t, s)
-	require.EqualValues(t, 2, committed(t, cl, "g", "t", 0))
+	everywhere(t, 1, func(t *testing.T, w world) {
+		cl := w.client(t)
+		produce(t, cl, 0, "a", "b")
+		commit(t, w.brokers, w.group, w.topic, 0, 100)
+		var l log
+		s := w.source(t, func(o *kafka.SourceOptions) { o.Logger = l.logger() })
+		ds := receive(t, s, 2)
+		require.Equal(t, []string{"a", "b"}, bodies(ds))
+		require.Contains(t, l.String(), "position=100 log_start=0 log_end=2")
+		require.Eventually(t, func() bool { return committed(t, cl, w.group, w.topic, 0) == 0 }, eventually, 20*time.Millisecond,
+			"what is written up to the old offset would be skipped after a restart")
+		ack(t, ds...)
+		closeSource(t, s)
+		require.EqualValues(t, 2, committed(t, cl, w.group, w.topic, 0))
+	})
 }
 
 // commit sets a group's offset from outside, while the group has no member.

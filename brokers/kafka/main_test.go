@@ -3,20 +3,23 @@ package kafka_test
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"log/slog"
 	"strconv"
 	"sync"
 	"testing"
 	"time"
 
+	kafkago "github.com/segmentio/kafka-go"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/goleak"
 
 	"github.com/idemq/idemq/brokers/kafka"
 	"github.com/idemq/idemq/consumer"
+	"github.com/idemq/idemq/internal/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -165,4 +168,117 @@ func committed(t testing.TB, cl *kgo.Client, group, topic string, p int32) int64
 	return at
 }
 
-func name(p int, offset int) string { return fmt.Sprintf("t/%d/%d", p, offset) }
+// world is a broker, with names on it that nobody else uses.
+type world struct {
+	brokers      []string
+	topic, group string
+	fake         *kfake.Cluster // nil: a real one
+}
+
+// everywhere runs f on the fake and on a real broker, so that the fake cannot drift.
+func everywhere(t *testing.T, partitions int32, f func(t *testing.T, w world)) {
+	t.Run("fake", func(t *testing.T) {
+		c := fakeKafka(t, partitions)
+		f(t, world{brokers: c.ListenAddrs(), topic: "t", group: "g", fake: c})
+	})
+	t.Run("real", func(t *testing.T) {
+		w := realWorld(t)
+		if partitions > 0 {
+			w.create(t, w.topic, partitions, nil)
+		}
+		f(t, w)
+	})
+}
+
+func realWorld(t testing.TB) world {
+	t.Helper()
+	id := "test-" + strconv.FormatInt(time.Now().UnixNano(), 36)
+	return world{brokers: testenv.Kafka(t), topic: id, group: id + "-g"}
+}
+
+func (w world) client(t testing.TB, opts ...kgo.Opt) *kgo.Client {
+	t.Helper()
+	return client(t, w.brokers, append([]kgo.Opt{kgo.DefaultProduceTopic(w.topic)}, opts...)...)
+}
+
+func (w world) source(t testing.TB, edit ...func(*kafka.SourceOptions)) *kafka.Source {
+	t.Helper()
+	return sourceOf(t, w.brokers, w.group, []string{w.topic}, edit...)
+}
+
+func (w world) create(t testing.TB, topic string, partitions int32, configs map[string]string) {
+	t.Helper()
+	cl := w.client(t)
+	req := kmsg.NewPtrCreateTopicsRequest()
+	rt := kmsg.NewCreateTopicsRequestTopic()
+	rt.Topic, rt.NumPartitions, rt.ReplicationFactor = topic, partitions, -1
+	for k, v := range configs {
+		rc := kmsg.NewCreateTopicsRequestTopicConfig()
+		rc.Name, rc.Value = k, &v
+		rt.Configs = append(rt.Configs, rc)
+	}
+	req.Topics = append(req.Topics, rt)
+	res, err := req.RequestWith(within(t, eventually), cl)
+	require.NoError(t, err)
+	require.NoError(t, kerr.ErrorForCode(res.Topics[0].ErrorCode))
+	require.Eventually(t, func() bool { // its leaders are elected a little later
+		cl.ForceMetadataRefresh()
+		m := kmsg.NewPtrMetadataRequest()
+		mt := kmsg.NewMetadataRequestTopic()
+		mt.Topic = &topic
+		m.Topics = append(m.Topics, mt)
+		res, err := m.RequestWith(t.Context(), cl)
+		if err != nil || res.Topics[0].ErrorCode != 0 {
+			return false
+		}
+		for _, p := range res.Topics[0].Partitions {
+			if p.ErrorCode != 0 || p.Leader < 0 {
+				return false
+			}
+		}
+		return true
+	}, eventually, 10*time.Millisecond)
+}
+
+// cut deletes the records of partition 0 below offset.
+func (w world) cut(t testing.TB, offset int64) {
+	t.Helper()
+	cl := w.client(t)
+	req := kmsg.NewPtrDeleteRecordsRequest()
+	rt := kmsg.NewDeleteRecordsRequestTopic()
+	rt.Topic = w.topic
+	rp := kmsg.NewDeleteRecordsRequestTopicPartition()
+	rp.Offset = offset
+	rt.Partitions = append(rt.Partitions, rp)
+	req.Topics = append(req.Topics, rt)
+	for _, shard := range cl.RequestSharded(within(t, eventually), req) {
+		require.NoError(t, shard.Err)
+		for _, rt := range shard.Resp.(*kmsg.DeleteRecordsResponse).Topics {
+			require.NoError(t, kerr.ErrorForCode(rt.Partitions[0].ErrorCode))
+		}
+	}
+}
+
+// high is a partition's high watermark.
+func (w world) high(t testing.TB, topic string, p int32) int64 {
+	t.Helper()
+	pool := new(kafkago.Transport)
+	defer pool.CloseIdleConnections()
+	cl := kafkago.Client{Addr: kafkago.TCP(w.brokers...), Transport: pool}
+	res, err := cl.ListOffsets(within(t, eventually), &kafkago.ListOffsetsRequest{
+		Topics: map[string][]kafkago.OffsetRequest{topic: {kafkago.LastOffsetOf(int(p))}},
+	})
+	require.NoError(t, err)
+	require.NoError(t, res.Topics[topic][0].Error)
+	return res.Topics[topic][0].LastOffset
+}
+
+func (w world) partitions(t testing.TB, topic string) int {
+	t.Helper()
+	pool := new(kafkago.Transport)
+	defer pool.CloseIdleConnections()
+	cl := kafkago.Client{Addr: kafkago.TCP(w.brokers...), Transport: pool}
+	res, err := cl.Metadata(within(t, eventually), &kafkago.MetadataRequest{Topics: []string{topic}})
+	require.NoError(t, err)
+	return len(res.Topics[0].Partitions)
+}

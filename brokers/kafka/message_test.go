@@ -13,39 +13,40 @@ import (
 )
 
 func TestRepeatedAndBinaryHeadersAndTombstones(t *testing.T) {
-	c := fakeKafka(t, 1)
-	cl := client(t, c.ListenAddrs())
-	at := time.UnixMilli(1_700_000_000_123)
-	require.NoError(t, cl.ProduceSync(within(t, eventually),
-		&kgo.Record{Timestamp: at, Key: []byte("k\xff\x00"), Value: []byte("v"), Headers: []kgo.RecordHeader{
+	everywhere(t, 1, func(t *testing.T, w world) {
+		cl := w.client(t)
+		at := time.UnixMilli(1_700_000_000_123)
+		require.NoError(t, cl.ProduceSync(within(t, eventually),
+			&kgo.Record{Timestamp: at, Key: []byte("k\xff\x00"), Value: []byte("v"), Headers: []kgo.RecordHeader{
+				{Key: "a", Value: []byte("first")}, {Key: "b", Value: []byte("\x00\xff\xfe")}, {Key: "a", Value: []byte("last")}, {Key: "nil"},
+			}},
+			&kgo.Record{Key: []byte("gone")},
+			&kgo.Record{Key: []byte(""), Value: []byte("")},
+			&kgo.Record{Value: []byte("keyless")},
+		).FirstErr())
+		s := w.source(t, func(o *kafka.SourceOptions) { o.LaneByKey = true })
+
+		ds := receive(t, s, 4)
+		m := ds[0]
+		require.Equal(t, map[string]string{"a": "last", "b": "\x00\xff\xfe", "nil": ""}, m.Headers)
+		require.Equal(t, "k\xff\x00", m.Key)
+		require.Equal(t, w.topic+"/0/k\xff\x00", m.Lane)
+		require.True(t, at.Equal(m.Time))
+		raw := m.Raw.(kafkago.Message)
+		require.Equal(t, []kafkago.Header{
 			{Key: "a", Value: []byte("first")}, {Key: "b", Value: []byte("\x00\xff\xfe")}, {Key: "a", Value: []byte("last")}, {Key: "nil"},
-		}},
-		&kgo.Record{Key: []byte("gone")},
-		&kgo.Record{Key: []byte(""), Value: []byte("")},
-		&kgo.Record{Value: []byte("keyless")},
-	).FirstErr())
-	s := newSource(t, c.ListenAddrs(), func(o *kafka.SourceOptions) { o.LaneByKey = true })
+		}, raw.Headers)
+		require.Equal(t, []byte("k\xff\x00"), raw.Key)
 
-	ds := receive(t, s, 4)
-	m := ds[0]
-	require.Equal(t, map[string]string{"a": "last", "b": "\x00\xff\xfe", "nil": ""}, m.Headers)
-	require.Equal(t, "k\xff\x00", m.Key)
-	require.Equal(t, "t/0/k\xff\x00", m.Lane)
-	require.True(t, at.Equal(m.Time))
-	raw := m.Raw.(kafkago.Message)
-	require.Equal(t, []kafkago.Header{
-		{Key: "a", Value: []byte("first")}, {Key: "b", Value: []byte("\x00\xff\xfe")}, {Key: "a", Value: []byte("last")}, {Key: "nil"},
-	}, raw.Headers)
-	require.Equal(t, []byte("k\xff\x00"), raw.Key)
-
-	require.Nil(t, ds[1].Body, "a tombstone is not an empty body")
-	require.Nil(t, ds[1].Raw.(kafkago.Message).Value)
-	require.NotNil(t, ds[2].Body)
-	require.Empty(t, ds[2].Body)
-	require.Equal(t, "t/0/", ds[2].Lane, "an empty key is a key")
-	require.Empty(t, ds[3].Lane, "records without a key have no order")
-	require.Nil(t, ds[3].Headers)
-	ack(t, ds...)
+		require.Nil(t, ds[1].Body, "a tombstone is not an empty body")
+		require.Nil(t, ds[1].Raw.(kafkago.Message).Value)
+		require.NotNil(t, ds[2].Body)
+		require.Empty(t, ds[2].Body)
+		require.Equal(t, w.topic+"/0/", ds[2].Lane, "an empty key is a key")
+		require.Empty(t, ds[3].Lane, "records without a key have no order")
+		require.Nil(t, ds[3].Headers)
+		ack(t, ds...)
+	})
 }
 
 func TestWhatAHandlerDoesToItsMessageStaysThere(t *testing.T) {

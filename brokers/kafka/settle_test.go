@@ -34,72 +34,75 @@ func TestSecondWordIsAnErrorAndChangesNothing(t *testing.T) {
 }
 
 func TestRetriedMessageComesAgainAndHoldsThePosition(t *testing.T) {
-	c := fakeKafka(t, 1)
-	cl := client(t, c.ListenAddrs())
-	produce(t, cl, 0, "a", "b")
-	s := newSource(t, c.ListenAddrs())
-	ds := receive(t, s, 2)
-	start := time.Now()
-	require.NoError(t, ds[0].Retry(t.Context(), 300*time.Millisecond, nil))
-	ack(t, ds[1])
-	again := receive(t, s, 1)
-	require.GreaterOrEqual(t, time.Since(start), 300*time.Millisecond)
-	require.Equal(t, "t/0/0", again[0].ID)
-	require.Equal(t, []string{"a"}, bodies(again))
-	require.LessOrEqual(t, committed(t, cl, "g", "t", 0), int64(0))
-	ack(t, again...)
-	closeSource(t, s)
-	require.EqualValues(t, 2, committed(t, cl, "g", "t", 0))
+	everywhere(t, 1, func(t *testing.T, w world) {
+		cl := w.client(t)
+		produce(t, cl, 0, "a", "b")
+		s := w.source(t)
+		ds := receive(t, s, 2)
+		start := time.Now()
+		require.NoError(t, ds[0].Retry(t.Context(), 300*time.Millisecond, nil))
+		ack(t, ds[1])
+		again := receive(t, s, 1)
+		require.GreaterOrEqual(t, time.Since(start), 300*time.Millisecond)
+		require.Equal(t, w.topic+"/0/0", again[0].ID)
+		require.Equal(t, []string{"a"}, bodies(again))
+		require.LessOrEqual(t, committed(t, cl, w.group, w.topic, 0), int64(0))
+		ack(t, again...)
+		closeSource(t, s)
+		require.EqualValues(t, 2, committed(t, cl, w.group, w.topic, 0))
+	})
 }
 
 func TestGivenBackMessagesComeAgainAtOnceInTheirOrder(t *testing.T) {
-	c := fakeKafka(t, 1)
-	produce(t, client(t, c.ListenAddrs()), 0, numbers(0, 20)...)
-	s := newSource(t, c.ListenAddrs())
-	ds := receive(t, s, 10)
-	for _, d := range ds {
-		require.NoError(t, d.GiveBack(t.Context()))
-	}
-	require.Equal(t, numbers(0, 10), bodies(receive(t, s, 10)))
-	require.Equal(t, numbers(10, 20), bodies(receive(t, s, 10)))
+	everywhere(t, 1, func(t *testing.T, w world) {
+		produce(t, w.client(t), 0, numbers(0, 20)...)
+		s := w.source(t)
+		ds := receive(t, s, 10)
+		for _, d := range ds {
+			require.NoError(t, d.GiveBack(t.Context()))
+		}
+		require.Equal(t, numbers(0, 10), bodies(receive(t, s, 10)))
+		require.Equal(t, numbers(10, 20), bodies(receive(t, s, 10)))
+	})
 }
 
 func TestDeadLetterKeepsTheMessageAndSaysWhy(t *testing.T) {
-	c := fakeKafka(t, 3)
-	cl := client(t, c.ListenAddrs())
-	require.NoError(t, cl.ProduceSync(within(t, eventually),
-		&kgo.Record{Key: []byte("k"), Value: nil, Headers: []kgo.RecordHeader{
-			{Key: "a", Value: []byte("1")}, {Key: "a", Value: []byte("2")}, {Key: consumer.RedriveHeader, Value: []byte("4")},
-		}},
-		&kgo.Record{Value: []byte{}},
-	).FirstErr())
-	s := newSource(t, c.ListenAddrs())
-	for _, d := range receive(t, s, 2) {
-		d.Message.Identify(consumer.DefaultRules(), true)
-		require.NoError(t, d.DeadLetter(t.Context(), 5, errors.New("no such\naccount")))
-		ack(t, d)
-	}
-	require.Len(t, c.PartitionInfos("t.dlt"), 3, "made like its origin")
-	dead := map[string]consumer.Delivery{}
-	for _, d := range receive(t, sourceOf(t, c.ListenAddrs(), "dead", []string{"t.dlt"}), 2) {
-		dead[d.Key] = d
-	}
-	d := dead["k"]
-	require.Nil(t, d.Body, "a tombstone's copy is a tombstone")
-	require.Equal(t, "no such account", d.DeadCause)
-	require.Equal(t, "t", d.Headers[consumer.OriginHeader])
-	require.Equal(t, "kafka/g", d.Headers[consumer.ScopeHeader])
-	require.Equal(t, "5", d.Headers[consumer.RedriveHeader])
-	require.True(t, strings.HasPrefix(d.Headers[consumer.IDHeader], "t/0/0/"))
-	var repeated []string
-	for _, h := range d.Raw.(kafkago.Message).Headers {
-		if h.Key == "a" {
-			repeated = append(repeated, string(h.Value))
+	everywhere(t, 3, func(t *testing.T, w world) {
+		cl := w.client(t)
+		require.NoError(t, cl.ProduceSync(within(t, eventually),
+			&kgo.Record{Key: []byte("k"), Value: nil, Headers: []kgo.RecordHeader{
+				{Key: "a", Value: []byte("1")}, {Key: "a", Value: []byte("2")}, {Key: consumer.RedriveHeader, Value: []byte("4")},
+			}},
+			&kgo.Record{Value: []byte{}},
+		).FirstErr())
+		s := w.source(t)
+		for _, d := range receive(t, s, 2) {
+			d.Message.Identify(consumer.DefaultRules(), true)
+			require.NoError(t, d.DeadLetter(t.Context(), 5, errors.New("no such\naccount")))
+			ack(t, d)
 		}
-	}
-	require.Equal(t, []string{"1", "2"}, repeated)
-	require.NotNil(t, dead[""].Body)
-	require.Nil(t, dead[""].Raw.(kafkago.Message).Key)
+		require.Equal(t, 3, w.partitions(t, w.topic+".dlt"), "made like its origin")
+		dead := map[string]consumer.Delivery{}
+		for _, d := range receive(t, sourceOf(t, w.brokers, w.group+"-dead", []string{w.topic + ".dlt"}), 2) {
+			dead[d.Key] = d
+		}
+		d := dead["k"]
+		require.Nil(t, d.Body, "a tombstone's copy is a tombstone")
+		require.Equal(t, "no such account", d.DeadCause)
+		require.Equal(t, w.topic, d.Headers[consumer.OriginHeader])
+		require.Equal(t, "kafka/"+w.group, d.Headers[consumer.ScopeHeader])
+		require.Equal(t, "5", d.Headers[consumer.RedriveHeader])
+		require.True(t, strings.HasPrefix(d.Headers[consumer.IDHeader], w.topic+"/0/0/"))
+		var repeated []string
+		for _, h := range d.Raw.(kafkago.Message).Headers {
+			if h.Key == "a" {
+				repeated = append(repeated, string(h.Value))
+			}
+		}
+		require.Equal(t, []string{"1", "2"}, repeated)
+		require.NotNil(t, dead[""].Body)
+		require.Nil(t, dead[""].Raw.(kafkago.Message).Key)
+	})
 }
 
 func TestManyDeadLettersAtOnceShareRequests(t *testing.T) {

@@ -42,25 +42,26 @@ func committedOf(cl *kgo.Client, group, topic string, p int32) (int64, error) {
 }
 
 func TestMessagesOfAPartitionComeInOrderAndAreCommitted(t *testing.T) {
-	c := fakeKafka(t, 2)
-	cl := client(t, c.ListenAddrs())
-	produce(t, cl, 1, numbers(0, 100)...)
-	s := newSource(t, c.ListenAddrs())
+	everywhere(t, 2, func(t *testing.T, w world) {
+		cl := w.client(t)
+		produce(t, cl, 1, numbers(0, 100)...)
+		s := w.source(t)
 
-	ds := receive(t, s, 100)
-	require.Equal(t, numbers(0, 100), bodies(ds))
-	d := ds[7]
-	require.Equal(t, "t/1/7", d.ID)
-	require.True(t, d.Made)
-	require.Equal(t, "t/1", d.Lane)
-	require.Equal(t, "kafka/g", d.Scope)
-	require.Equal(t, "t", d.Topic)
-	require.WithinDuration(t, time.Now(), d.Time, time.Minute)
+		ds := receive(t, s, 100)
+		require.Equal(t, numbers(0, 100), bodies(ds))
+		d := ds[7]
+		require.Equal(t, w.topic+"/1/7", d.ID)
+		require.True(t, d.Made)
+		require.Equal(t, w.topic+"/1", d.Lane)
+		require.Equal(t, "kafka/"+w.group, d.Scope)
+		require.Equal(t, w.topic, d.Topic)
+		require.WithinDuration(t, time.Now(), d.Time, time.Minute)
 
-	ack(t, ds[:40]...)
-	ack(t, ds[41:]...)
-	require.Eventually(t, func() bool { return committed(t, cl, "g", "t", 1) == 40 }, eventually, 20*time.Millisecond)
-	ack(t, ds[40])
-	closeSource(t, s)
-	require.EqualValues(t, 100, committed(t, cl, "g", "t", 1))
+		ack(t, ds[:40]...)
+		ack(t, ds[41:]...)
+		require.Eventually(t, func() bool { return committed(t, cl, w.group, w.topic, 1) == 40 }, eventually, 20*time.Millisecond)
+		ack(t, ds[40])
+		closeSource(t, s)
+		require.EqualValues(t, 100, committed(t, cl, w.group, w.topic, 1))
+	})
 }
