@@ -108,9 +108,10 @@ type slot[Q, A any] struct {
 func (b *batcher[Q, A]) gather() *round[Q, A] {
 	first := b.pending[0]
 	r := &round[Q, A]{ctx: first.ctx}
-	if first.next == 0 && len(b.pending) == 1 && len(first.in) == 1 { // the common idle case
-		b.pending = nil
-		first.next = 1
+	if len(b.pending) == 1 && first.next == 0 && b.distinct(first.in) { // nothing to copy
+		b.pending[0] = nil
+		b.pending = b.pending[:0]
+		first.next = len(first.in)
 		r.in, r.out, r.whole = first.in, first.out, first
 		return r
 	}
@@ -139,6 +140,21 @@ func (b *batcher[Q, A]) gather() *round[Q, A] {
 	return r
 }
 
+// distinct reports that in fits into one store call as it is.
+func (b *batcher[Q, A]) distinct(in []Q) bool {
+	if len(in) > maxBatch {
+		return false
+	}
+	if len(in) == 1 {
+		return true
+	}
+	seen := make(map[Key]struct{}, len(in))
+	for i := range in {
+		seen[b.held(&in[i]).Key] = struct{}{}
+	}
+	return len(seen) == len(in)
+}
+
 func sameWork(a, b *ClaimRequest) bool {
 	return a.Redrive == b.Redrive && a.Fingerprint == b.Fingerprint && a.MustExist == b.MustExist
 }
@@ -146,7 +162,7 @@ func sameWork(a, b *ClaimRequest) bool {
 // deliver hands out the answers of r. Called with b.mu held.
 func (b *batcher[Q, A]) deliver(r *round[Q, A], err error) {
 	if r.whole != nil {
-		b.answered(r.whole, 1, err)
+		b.answered(r.whole, len(r.in), err)
 		return
 	}
 	for i, s := range r.from {

@@ -187,11 +187,11 @@ func TestHeartbeatKeepsAClaimForLongerThanItsLease(t *testing.T) {
 
 func TestOneLostBeatDoesNotLoseTheClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		beats := 0
+		var beats atomic.Int64
 		f := &flaky{Store: memstore.New()}
 		f.before = func(call string) error {
 			if call == "extend" {
-				if beats++; beats%2 == 1 {
+				if beats.Add(1)%2 == 1 {
 					return errBoom
 				}
 			}
@@ -203,7 +203,7 @@ func TestOneLostBeatDoesNotLoseTheClaim(t *testing.T) {
 			return ctx.Err()
 		})
 		require.NoError(t, err)
-		require.Greater(t, beats, 10)
+		require.Greater(t, beats.Load(), int64(10))
 	})
 }
 
