@@ -19,7 +19,10 @@ func (s *Store) Inspect(ctx context.Context, k dedup.Key) (dedup.Record, error) 
 		return dedup.Record{}, dedup.ErrNotFound
 	}
 	c := cursor{rest: reply}
-	now, left := int64(c.uint(7)), time.Duration(c.uint(7))*time.Millisecond
+	var expires time.Time
+	if ms := c.uint(7); ms > 0 {
+		expires = time.UnixMilli(int64(ms))
+	}
 	if c.short {
 		return dedup.Record{}, fmt.Errorf("redisstore: inspect %x: %w", k, errBadReply)
 	}
@@ -27,7 +30,7 @@ func (s *Store) Inspect(ctx context.Context, k dedup.Key) (dedup.Record, error) 
 	if err != nil {
 		return dedup.Record{}, foreignError(&k, err)
 	}
-	return r.inspect(k, now, left), nil
+	return r.inspect(k, expires), nil
 }
 
 // Forget implements dedup.Admin. It also removes what is no record.

@@ -3,7 +3,6 @@ package redisstore_test
 import (
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -61,7 +60,7 @@ func (p *pair) step() {
 			p.word(op, p.pick())
 		}
 	case "wait":
-		time.Sleep(rapid.SampledFrom([]time.Duration{shortLease + 5*time.Millisecond, shortKeep + 5*time.Millisecond}).Draw(p.t, "d"))
+		pause(rapid.SampledFrom([]time.Duration{shortLease + 5*time.Millisecond, shortKeep + 5*time.Millisecond}).Draw(p.t, "d"))
 	case "inspect":
 		p.inspect()
 	}
@@ -115,7 +114,9 @@ func (p *pair) word(op string, h twoHeld) {
 		alone := rapid.Bool().Draw(p.t, "alone")
 		p.both(&h.redis.ClaimRequest, func() error {
 			return p.redis.Extend(p.t.Context(), []dedup.ExtendRequest{{Held: h.redis, Alone: alone}}, r)
-		}, func() error { return p.mem.Extend(p.t.Context(), []dedup.ExtendRequest{{Held: h.mem, Alone: alone}}, m) })
+		}, func() error {
+			return p.mem.Extend(p.t.Context(), []dedup.ExtendRequest{{Held: h.mem, Alone: alone}}, m)
+		})
 	} else {
 		f := dedup.FinishRequest{
 			State:  rapid.SampledFrom([]dedup.State{dedup.Done, dedup.Retryable, dedup.Failed, dedup.Released, dedup.Condemned}).Draw(p.t, "state"),
@@ -174,12 +175,6 @@ func (p *pair) both(q *dedup.ClaimRequest, redis, mem func() error) {
 	}
 }
 
-func heldOf(q dedup.ClaimRequest, v dedup.Verdict) dedup.Held {
-	h := dedup.Held{ClaimRequest: q, Epoch: v.Epoch, Attempt: v.Attempt, Crashes: v.Crashes, Condemned: v.State == dedup.Condemned, LastError: v.LastError}
-	h.Redrive = v.Redrive
-	return h
-}
-
 func newKey() (k dedup.Key) {
 	rand.Read(k[:])
 	return k
@@ -189,5 +184,3 @@ func newOwner() (o dedup.Owner) {
 	rand.Read(o[:])
 	return o
 }
-
-var _ = fmt.Sprint

@@ -160,10 +160,10 @@ func (r *record) verdict(mine bool, now int64, left time.Duration) dedup.Verdict
 	return v
 }
 
-func (r *record) inspect(k dedup.Key, now int64, left time.Duration) dedup.Record {
+func (r *record) inspect(k dedup.Key, expires time.Time) dedup.Record {
 	d := dedup.Record{
 		Key: k, State: r.state, Epoch: r.epoch, Attempt: int(r.attempts) + 1, Crashes: int(r.crashes), Redrive: int(r.redrive),
-		Holder: r.holder, LastError: r.lastError, ClaimedAt: time.UnixMilli(int64(r.epoch)), Expires: time.UnixMicro(now).Add(left),
+		Holder: r.holder, LastError: r.lastError, ClaimedAt: time.UnixMilli(int64(r.epoch)), Expires: expires,
 	}
 	if r.lease != 0 {
 		d.LeaseUntil = time.UnixMicro(r.lease)

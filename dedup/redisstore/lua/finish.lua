@@ -12,13 +12,16 @@ local values, ttls, created = {}, {}, {}
 -- apply is memstore's finish: it changes r and returns the letter, and the expiry if r is to be written.
 local function apply(r, owner, state, payload, lease, held, finished)
   if r.owner ~= owner then return 'S' end
-  if r.state == Condemned and state == Released then
-    if not r.lease then return 'O' end
-    r.lease = nil -- free for the next owner, and still condemned
-    return 'O', 'left'
+  if r.state == state or (r.state == Condemned and state == Released and not r.lease) then return 'O' end
+  if not owned(r) or not r.lease then return 'S' end
+  if r.state == Condemned then
+    if state == Released then -- free for the next owner, and still condemned
+      r.lease, r.holder = nil, ''
+      return 'O', finished
+    elseif state ~= Failed then
+      return 'S'
+    end
   end
-  if r.state == state then return 'O' end
-  if r.state ~= InProgress and not (r.state == Condemned and state == Failed) then return 'S' end
   r.state, r.alone = state, false
   if state == Condemned then
     r.err, r.lease = sub(payload, 3), us + lease
@@ -41,12 +44,8 @@ local function finish(i, v, who, state, payload, lease, held, finished, fresh)
   local lost = not r or (r.state ~= Done and r.epoch < unpack7(who, 1))
   if lost then r, created[i] = decode(fresh), not v end
   local letter, ttl = apply(r, sub(who, 8, 23), state, payload, lease, held, finished)
-  if ttl == 'left' then
-    ttl = not lost and call('PTTL', KEYS[i]) or 0
-    if ttl <= 0 then ttl = held end
-  end
-  if ttl or lost then values[i], ttls[i] = encode(r), ttl or held end
-  if lost and letter == 'O' then return 'L' end
+  if lost and letter == 'O' then letter, ttl = 'L', ttl or held end
+  if ttl then values[i], ttls[i] = encode(r), ttl end
   return letter
 end
 

@@ -1,6 +1,5 @@
--- KEYS: one. Answer: '' where there is nothing, else the clock in us and the expiry left in ms
--- (7 bytes each; 0 where it has none) and the record.
+-- KEYS: one. Answer: '' where there is nothing, else when it expires by the server's clock, in ms
+-- (7 bytes; 0 for never), and the record.
 local v = call('GET', KEYS[1])
 if not v then return '' end
-local us = clock()
-return pack7(us) .. pack7(max(0, call('PTTL', KEYS[1]))) .. v
+return pack7(max(0, call('PEXPIRETIME', KEYS[1]))) .. v
