@@ -187,8 +187,10 @@ var rule14 = []testCase{
 		h := e.acquire(ask(k))
 		e.counts(h, 1, 1)
 		require.NoError(e, e.finish(h, dedup.Retryable))
-		e.lapsed(ask(k))
-		e.counts(e.acquire(ask(k)), 2, 1)
+		h = e.acquire(ask(k))
+		e.counts(h, 2, 0)
+		e.letLapse(h)
+		e.counts(e.acquire(ask(k)), 2, 1) // again the first
 	}},
 	{"BeatStartsNothingAnew", func(e *env) {
 		k := newKey()
