@@ -10,30 +10,61 @@ usage: scripts/services.sh start [name…] | stop | status | env
           redis           one node
           redis-cluster   three masters with a replica each
           kafka           one KRaft node
-          Already running ones are left alone. Returns when each answers.
-  stop    stops what start started and removes its data.
-  status  one line a service.
-  env     prints the addresses of those that answer, to be evaluated by a shell:
+          What runs already is left alone. Returns when each service answers; shows the
+          end of the server's log and exits with 1 when one does not.
+  stop    stops what start started, and removes its data.
+  status  one line a service; exits with 3 when one of them does not answer.
+  env     prints the addresses of those that answer, for a shell to evaluate:
           eval "$(scripts/services.sh env)"
 
-Environment: IDEMQ_SERVICES_DIR (data and logs; default a folder under TMPDIR),
-IDEMQ_REDIS_PORT (16379), IDEMQ_REDIS_CLUSTER_PORT (17000, the first of six),
-IDEMQ_KAFKA_PORT (19092; its controller takes the next one).
+Environment:
+  IDEMQ_SERVICES_DIR        data, logs and pid files (${TMPDIR:-/tmp}/idemq-services-<uid>)
+  IDEMQ_REDIS_PORT          16379
+  IDEMQ_REDIS_CLUSTER_PORT  17000, the first of six; each also takes its number + 10000
+  IDEMQ_KAFKA_PORT          19092; the controller takes the next one
+Kafka's jars are kept in ${XDG_CACHE_HOME:-~/.cache}/idemq.
 EOF
 }
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 dir=${IDEMQ_SERVICES_DIR:-${TMPDIR:-/tmp}/idemq-services-$(id -u)}
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/idemq
 redis_port=${IDEMQ_REDIS_PORT:-16379}
 cluster_port=${IDEMQ_REDIS_CLUSTER_PORT:-17000}
 kafka_port=${IDEMQ_KAFKA_PORT:-19092}
 kafka_version=4.1.1
-kafka_lib=$cache/kafka-$kafka_version
-all="redis redis-cluster kafka"
+kafka_lib=${XDG_CACHE_HOME:-$HOME/.cache}/idemq/kafka-$kafka_version
+all=(redis redis-cluster kafka)
+cluster_nodes=(0 1 2 3 4 5)
 
 say() { printf 'services: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
+
+# --- Processes. Each has a folder: its data, its log, and its pid.
+
+# alive NAME: the process of NAME's pid file runs and is ours, which its working directory
+# tells. A number that the system has given to somebody else meanwhile is not.
+alive() {
+  local pid
+  pid=$(cat "$dir/$1/pid" 2>/dev/null) && [ -n "$pid" ] &&
+    [ "$(readlink "/proc/$pid/cwd" 2>/dev/null)" = "$(readlink -f "$dir/$1")" ]
+}
+dead() { ! alive "$1"; }
+
+# port_free NAME PORT VARIABLE: or a message that says which port, who has it and what to do.
+port_free() {
+  (exec 3<>"/dev/tcp/127.0.0.1/$2") 2>/dev/null || return 0
+  local who
+  who=$(ss -Hltnp "sport = :$2" 2>/dev/null | grep -o 'users:.*' | head -n 1) || true
+  die "$1: port $2 is taken by another process${who:+ ($who)}; stop it, or set $3 to another port"
+}
+
+# launch NAME COMMAND…: beyond the life of this shell. Descriptor 9 is the lock of this run;
+# a server that kept it would keep everybody else out.
+launch() {
+  local name=$1; shift
+  (cd "$dir/$name" && exec setsid nohup "$@" >"$dir/$name/log" 2>&1 </dev/null 9>&-) &
+  echo $! >"$dir/$name/pid"
+}
 
 # await SECONDS COMMAND…: until the command succeeds.
 await() {
@@ -44,129 +75,123 @@ await() {
   done
 }
 
-# alive NAME: the process of NAME's pid file runs, and is ours: its working directory is its folder.
-alive() {
-  local pid
-  pid=$(cat "$dir/$1/pid" 2>/dev/null) && [ -n "$pid" ] && [ "$(readlink "/proc/$pid/cwd" 2>/dev/null)" = "$(readlink -f "$dir/$1")" ]
-}
-
-port_open() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
-
-port_free() { ! port_open "$2" || die "$1: port $2 is taken by another process; stop it or choose another by the environment (see --help)"; }
-
-# launch NAME COMMAND…: in the background, beyond this shell, with a log and a pid file.
-launch() {
-  local name=$1; shift
-  (cd "$dir/$name" && exec setsid nohup "$@" >"$dir/$name/log" 2>&1 </dev/null) &
-  echo $! >"$dir/$name/pid"
-}
-
-# ready NAME SECONDS COMMAND…: waits until the server answers, or shows its log and fails.
+# ready NAME SECONDS COMMAND…: until the server answers, or its log and a failure.
 ready() {
   local name=$1 secs=$2; shift 2
-  await "$secs" "$@" && return
-  say "$name does not answer; the end of its log:"
+  if await "$secs" answers_or_dead "$name" "$@" && alive "$name"; then return 0; fi
+  if alive "$name"; then say "$name gave no right answer within $secs s; the end of its log:"
+  else say "$name has ended; the end of its log:"; fi
   tail -n 40 "$dir/$name/log" >&2 || true
   return 1
 }
+answers_or_dead() { dead "$1" || "${@:2}"; }
 
-end() {
-  alive "$1" || { rm -rf "${dir:?}/$1"; return 0; }
-  local pid; pid=$(cat "$dir/$1/pid")
-  kill "$pid" 2>/dev/null || true
-  await 10 not_alive "$1" || kill -9 "$pid" 2>/dev/null || true
-  rm -rf "${dir:?}/$1"
-}
-not_alive() { ! alive "$1"; }
+signal() { if alive "$2"; then kill "-$1" "$(cat "$dir/$2/pid")" 2>/dev/null || true; fi; }
+
+# --- Installing
 
 root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 
-apt_install() {
-  say "installing $*"
-  root env DEBIAN_FRONTEND=noninteractive apt-get update -q >&2
-  root env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "$@" >&2
+# Debian starts a packaged server in run levels 2 to 5; ours are our own, so it must not.
+apt_install() { # PACKAGE COMMAND
+  command -v "$2" >/dev/null && return
+  command -v apt-get >/dev/null || die "$2 is not installed, and there is no apt-get to install $1 with"
+  say "installing $1"
+  root env DEBIAN_FRONTEND=noninteractive apt-get update -q >&2 9>&-
+  root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -qy --no-install-recommends "$1" >&2 9>&-
 }
 
 install_redis() {
-  command -v redis-server >/dev/null && command -v redis-cli >/dev/null || apt_install redis-server
+  apt_install redis-server redis-server
+  apt_install redis-tools redis-cli
 }
 
 install_kafka() {
-  [ -e "$kafka_lib/.complete" ] && return
-  command -v java >/dev/null || apt_install default-jre-headless
-  command -v mvn >/dev/null || apt_install maven
+  apt_install default-jre-headless java
+  [ -d "$kafka_lib" ] && return
+  apt_install maven mvn
   say "fetching Kafka $kafka_version"
-  mkdir -p "$kafka_lib"
-  mvn -q -B -f "$here/kafka-pom.xml" dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$kafka_lib" >&2
-  touch "$kafka_lib/.complete"
+  rm -rf "$kafka_lib.part" # what an interrupted run left
+  mkdir -p "$kafka_lib.part"
+  mvn -q -B -f "$here/kafka-pom.xml" dependency:copy-dependencies -DincludeScope=runtime \
+    -DoutputDirectory="$kafka_lib.part" </dev/null >&2 9>&- || die "kafka: Maven could not fetch it"
+  mv "$kafka_lib.part" "$kafka_lib"
 }
 
 # --- Redis
 
-redis_answers() { [ "$(redis-cli -p "$1" ping 2>/dev/null)" = PONG ]; }
+redis_answers() { [ "$(timeout 2 redis-cli -p "$1" ping 2>/dev/null)" = PONG ]; }
 
-launch_redis() { # NAME PORT ARGS…
-  local name=$1 port=$2; shift 2
-  port_free "$name" "$port"
+launch_redis() { # NAME PORT VARIABLE ARGS…
+  local name=$1 port=$2 variable=$3; shift 3
+  port_free "$name" "$port" "$variable"
   mkdir -p "$dir/$name"
-  launch "$name" redis-server --port "$port" --bind 127.0.0.1 --save '' --appendonly no --dir "$dir/$name" --pidfile "$dir/$name/own.pid" "$@"
+  launch "$name" redis-server --port "$port" --bind 127.0.0.1 --save '' --appendonly no --dir "$dir/$name" "$@"
 }
 
+answers_redis() { alive redis && redis_answers "$redis_port"; }
+
 start_redis() {
-  install_redis
-  alive redis || launch_redis redis "$redis_port"
+  alive redis || launch_redis redis "$redis_port" IDEMQ_REDIS_PORT
   ready redis 20 redis_answers "$redis_port"
 }
 
-cluster_ok() {
-  local i
-  for i in 0 1 2 3 4 5; do
-    redis-cli -p $((cluster_port + i)) cluster info 2>/dev/null | grep -q '^cluster_state:ok' || return 1
+# Every node finds the cluster complete, and each of the three replicas has caught up.
+answers_redis_cluster() {
+  local i synced=0
+  for i in "${cluster_nodes[@]}"; do
+    alive "redis-cluster-$i" || return 1
+    timeout 2 redis-cli -p $((cluster_port + i)) cluster info 2>/dev/null | grep -q '^cluster_state:ok' || return 1
+    if timeout 2 redis-cli -p $((cluster_port + i)) info replication | grep -q '^master_link_status:up'; then
+      synced=$((synced + 1))
+    fi
   done
-  [ "$(redis-cli -p "$cluster_port" cluster nodes | grep -c 'slave.*connected')" = 3 ] || return 1
-  for i in 0 1 2 3 4 5; do # every replica has caught up
-    redis-cli -p $((cluster_port + i)) info replication | grep -q '^master_link_status:down' && return 1
-  done
-  return 0
+  [ "$synced" = 3 ] &&
+    [ "$(redis-cli -p "$cluster_port" cluster nodes | awk '$3 ~ /slave/ && $3 !~ /fail/ && $8 == "connected"' | wc -l)" = 3 ]
 }
 
+# A cluster whose making was interrupted, or a node of which lost its folder, is made anew:
+# the nodes that know each other would not take in the one that knows nobody.
 start_redis_cluster() {
-  install_redis
-  local i fresh=''
-  for i in 0 1 2 3 4 5; do
-    alive "redis-cluster-$i" && continue
-    [ -e "$dir/redis-cluster-$i/nodes.conf" ] || fresh=yes
-    launch_redis "redis-cluster-$i" $((cluster_port + i)) --cluster-enabled yes --cluster-config-file nodes.conf --cluster-node-timeout 2000
+  local i made=$dir/redis-cluster-0/made nodes=()
+  for i in "${cluster_nodes[@]}"; do
+    [ -e "$made" ] && [ -e "$dir/redis-cluster-$i/nodes.conf" ] && continue
+    end redis-cluster-{0..5}
+    break
   done
-  for i in 0 1 2 3 4 5; do ready "redis-cluster-$i" 20 redis_answers $((cluster_port + i)); done
-  if [ -n "$fresh" ]; then
-    local nodes=''
-    for i in 0 1 2 3 4 5; do nodes="$nodes 127.0.0.1:$((cluster_port + i))"; done
-    # shellcheck disable=SC2086
-    redis-cli --cluster create $nodes --cluster-replicas 1 --cluster-yes >"$dir/redis-cluster-0/create.log" 2>&1 ||
-      { cat "$dir/redis-cluster-0/create.log" >&2; die "redis-cluster: could not be made"; }
+  for i in "${cluster_nodes[@]}"; do
+    nodes+=("127.0.0.1:$((cluster_port + i))")
+    alive "redis-cluster-$i" && continue
+    port_free "redis-cluster-$i" $((cluster_port + i + 10000)) IDEMQ_REDIS_CLUSTER_PORT
+    launch_redis "redis-cluster-$i" $((cluster_port + i)) IDEMQ_REDIS_CLUSTER_PORT --cluster-enabled yes \
+      --cluster-config-file nodes.conf --cluster-node-timeout 2000 --repl-diskless-sync-delay 0
+  done
+  for i in "${cluster_nodes[@]}"; do ready "redis-cluster-$i" 20 redis_answers $((cluster_port + i)) || return 1; done
+  if [ ! -e "$made" ]; then
+    redis-cli --cluster create "${nodes[@]}" --cluster-replicas 1 --cluster-yes >"$dir/redis-cluster-0/create.log" 2>&1 </dev/null ||
+      { tail -n 40 "$dir/redis-cluster-0/create.log" >&2; die "redis-cluster: the nodes could not be joined"; }
+    touch "$made"
   fi
-  ready redis-cluster-0 60 cluster_ok
+  ready redis-cluster-0 60 answers_redis_cluster
 }
 
 # --- Kafka
 
-# An ApiVersions request (key 18, version 0, correlation 1, no client ID), answered with that correlation.
+# A Metadata request (key 3, version 1, correlation 1, no client ID, no topics) is answered with
+# that correlation and one broker. An open port is not enough, and a broker that does not list
+# itself yet would refuse to create topics.
 kafka_answers() {
-  port_open "$kafka_port" || return 1
   local answer
-  answer=$(exec 3<>"/dev/tcp/127.0.0.1/$kafka_port" &&
-    printf '\0\0\0\12\0\22\0\0\0\0\0\1\377\377' >&3 && timeout 5 head -c 8 <&3 | od -An -tx1 | tr -d ' \n')
-  [ "${answer:8}" = 00000001 ]
+  answer=$( (exec 3<>"/dev/tcp/127.0.0.1/$kafka_port" &&
+    printf '\0\0\0\16\0\3\0\1\0\0\0\1\377\377\0\0\0\0' >&3 &&
+    timeout 5 head -c 12 <&3 | od -An -tx1 | tr -d ' \n') 2>/dev/null) || return 1
+  [ "${answer:8}" = 0000000100000001 ]
 }
 
-start_kafka() {
-  install_kafka
-  if ! alive kafka; then
-    port_free kafka "$kafka_port"
-    port_free kafka $((kafka_port + 1))
-    mkdir -p "$dir/kafka"
-    cat >"$dir/kafka/server.properties" <<EOF
+answers_kafka() { alive kafka && kafka_answers; }
+
+kafka_properties() {
+  cat <<EOF
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:$((kafka_port + 1))
@@ -185,68 +210,105 @@ group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=1000
 auto.create.topics.enable=false
 EOF
+}
+
+start_kafka() {
+  if dead kafka; then
+    port_free kafka "$kafka_port" IDEMQ_KAFKA_PORT
+    port_free kafka $((kafka_port + 1)) IDEMQ_KAFKA_PORT
+    mkdir -p "$dir/kafka"
+    kafka_properties >"$dir/kafka/server.properties"
     if [ ! -e "$dir/kafka/data/meta.properties" ]; then
-      java -cp "$kafka_lib/*" kafka.tools.StorageTool format -t aWRlbXEtdGVzdHMta2Fma2E -c "$dir/kafka/server.properties" >"$dir/kafka/log" 2>&1 ||
-        { cat "$dir/kafka/log" >&2; die "kafka: its folder could not be formatted"; }
+      java -cp "$kafka_lib/*" kafka.tools.StorageTool format -t aWRlbXEtdGVzdHMta2Fma2E \
+        -c "$dir/kafka/server.properties" >"$dir/kafka/log" 2>&1 </dev/null 9>&- ||
+        { tail -n 40 "$dir/kafka/log" >&2; die "kafka: its folder could not be formatted"; }
     fi
     launch kafka java -Xms256m -Xmx768m -cp "$kafka_lib/*" kafka.Kafka "$dir/kafka/server.properties"
   fi
-  ready kafka 60 kafka_answers
+  ready kafka 90 kafka_answers
 }
 
-# --- commands
+# --- Commands
 
 members() { if [ "$1" = redis-cluster ]; then echo redis-cluster-{0..5}; else echo "$1"; fi; }
 
-running() { local m; for m in $(members "$1"); do alive "$m" || return 1; done; }
+# One run at a time: two shells must not start the same server twice.
+lock() {
+  mkdir -p "$dir"
+  [ -O "$dir" ] || die "$dir belongs to somebody else; set IDEMQ_SERVICES_DIR"
+  exec 9>"$dir/lock"
+  flock 9
+}
 
 start() {
-  mkdir -p "$dir"
   local name pid failed='' pids=()
-  # Installing is done by one at a time; starting is done side by side.
   for name in "$@"; do
-    case $name in
-      redis | redis-cluster) install_redis ;;
-      kafka) install_kafka ;;
-      *) usage >&2; die "unknown service: $name" ;;
-    esac
+    case " ${all[*]} " in *" $name "*) ;; *) usage >&2; die "unknown service: $name" ;; esac
   done
+  lock
+  # Installing is done one by one, starting side by side.
+  for name in "$@"; do if [ "$name" = kafka ]; then install_kafka; else install_redis; fi; done
   for name in "$@"; do
     "start_${name//-/_}" & pids+=($!)
   done
   for pid in "${pids[@]}"; do wait "$pid" || failed=yes; done
-  [ -z "$failed" ] || die "not everything could be started; logs are in $dir"
+  [ -z "$failed" ] || die "not everything could be started; the logs are in $dir"
   status "$@"
 }
 
-stop() {
-  local name m
-  for name in $all; do for m in $(members "$name"); do end "$m"; done; done
-  rmdir "$dir" 2>/dev/null || true
-}
-
-status() {
+# end NAME…: all are told first, then waited for.
+end() {
   local name
+  for name in "$@"; do signal TERM "$name"; done
   for name in "$@"; do
-    if running "$name"; then say "$name runs"; else say "$name does not run"; fi
+    await 15 dead "$name" || { signal KILL "$name"; await 5 dead "$name" || say "$name does not end"; }
+    rm -rf "${dir:?}/$name"
   done
 }
 
+stop() {
+  [ -d "$dir" ] || return 0
+  lock
+  local name names=()
+  for name in "${all[@]}"; do
+    # shellcheck disable=SC2207 # the names have no blanks
+    names+=($(members "$name"))
+  done
+  end "${names[@]}"
+  rm -f "$dir/lock"
+  rmdir "$dir" 2>/dev/null || say "$dir is kept: it holds files that are not the services'"
+}
+
+status() {
+  local name m pids rc=0
+  for name in "$@"; do
+    pids=''
+    for m in $(members "$name"); do alive "$m" && pids="$pids $(cat "$dir/$m/pid")"; done
+    if "answers_${name//-/_}"; then
+      say "$name answers (pid$pids)"
+    else
+      rc=3
+      if [ -n "$pids" ]; then say "$name does not answer (pid$pids); logs in $dir"; else say "$name does not run"; fi
+    fi
+  done
+  return "$rc"
+}
+
 env_() {
-  local i addrs=''
-  running redis && echo "export IDEMQ_REDIS_ADDR=127.0.0.1:$redis_port"
-  if running redis-cluster; then
-    for i in 0 1 2 3 4 5; do addrs="$addrs,127.0.0.1:$((cluster_port + i))"; done
-    echo "export IDEMQ_REDIS_CLUSTER_ADDRS=${addrs#,}"
+  local i addrs='' out=''
+  if answers_redis; then out="IDEMQ_REDIS_ADDR=127.0.0.1:$redis_port"; fi
+  if answers_redis_cluster; then
+    for i in "${cluster_nodes[@]}"; do addrs="$addrs,127.0.0.1:$((cluster_port + i))"; done
+    out="$out IDEMQ_REDIS_CLUSTER_ADDRS=${addrs#,}"
   fi
-  running kafka && echo "export IDEMQ_KAFKA_BROKERS=127.0.0.1:$kafka_port IDEMQ_KAFKA_LIB=$kafka_lib"
-  return 0
+  if answers_kafka; then out="$out IDEMQ_KAFKA_BROKERS=127.0.0.1:$kafka_port IDEMQ_KAFKA_LIB=$(printf '%q' "$kafka_lib")"; fi
+  [ -z "$out" ] || echo "export ${out# }"
 }
 
 case ${1:-} in
-  start) shift; if [ $# = 0 ]; then set -- $all; fi; start "$@" ;;
+  start) shift; [ $# -gt 0 ] || set -- "${all[@]}"; start "$@" ;;
   stop) stop ;;
-  status) status $all ;;
+  status) status "${all[@]}" ;;
   env) env_ ;;
   -h | --help | help) usage ;;
   *) usage >&2; exit 2 ;;
