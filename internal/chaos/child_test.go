@@ -41,6 +41,7 @@ type childSpec struct {
 	Brokers                          []string
 	Redis, Topic, Group, App, Folder string
 	Name                             string // of the incarnation
+	Killer                           string // the message whose handler kills the process
 	Work                             time.Duration
 	Lease, Session                   time.Duration
 }
@@ -88,6 +89,9 @@ func child(raw string) error {
 	}
 	c, err := consumer.New(source, guard, func(ctx context.Context, m *consumer.Message) error {
 		report("run", m.ID, m.Epoch)
+		if m.ID == s.Killer {
+			return syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
 		select { // the work
 		case <-time.After(s.Work):
 		case <-ctx.Done():

@@ -20,12 +20,14 @@ import (
 
 // cluster is three consumer processes in one group, and what was done to them.
 type cluster struct {
-	t       *testing.T
-	spec    childSpec
-	client  *kafka.Client
-	ps      [3]*process
-	started int
-	ended   []*process
+	t      *testing.T
+	spec   childSpec
+	client *kafka.Client
+
+	partitions int
+	ps         [3]*process
+	started    int
+	ended      []*process
 }
 
 // process is one incarnation of a consumer.
@@ -44,7 +46,7 @@ const (
 
 func newCluster(t *testing.T, partitions int) *cluster {
 	name := fmt.Sprintf("chaos-%d", time.Now().UnixNano())
-	c := &cluster{t: t, client: &kafka.Client{Addr: kafka.TCP(testenv.Kafka(t)...)}, spec: childSpec{
+	c := &cluster{t: t, partitions: partitions, client: &kafka.Client{Addr: kafka.TCP(testenv.Kafka(t)...)}, spec: childSpec{
 		Brokers: testenv.Kafka(t), Redis: testenv.Redis(t), Topic: name, Group: name, App: name, Folder: t.TempDir(),
 		Lease: timeouts, Session: timeouts,
 	}}
@@ -155,7 +157,7 @@ func (c *cluster) lag() (sum int64, err error) {
 	topic := c.spec.Topic
 	asked := map[string][]int{topic: nil}
 	var ends []kafka.OffsetRequest
-	for p := range topicPartitions {
+	for p := range c.partitions {
 		asked[topic] = append(asked[topic], p)
 		ends = append(ends, kafka.LastOffsetOf(p))
 	}
