@@ -1,0 +1,117 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// servers are addresses, whoever hosts them.
+type servers struct {
+	brokers []string
+	redis   string
+}
+
+// config is the command line.
+type config struct {
+	servers servers // empty: to be embedded
+	service bool
+
+	seed    uint64
+	orders  int
+	json    bool
+	verbose bool
+
+	topic, group, listen string
+	concurrency, produce int
+	work, drain          time.Duration
+}
+
+const (
+	brokersVar = "IDEMQ_KAFKA_BROKERS"
+	redisVar   = "IDEMQ_REDIS_ADDR"
+	minOrders  = 20
+)
+
+// parse returns nil and no error where only the usage was asked for.
+func parse(args []string, env func(string) string, stderr io.Writer) (*config, error) {
+	c := &config{}
+	f := flag.NewFlagSet("example-consumer", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	f.Uint64Var(&c.seed, "seed", 1, "schedule of duplicates, failures and kills")
+	f.IntVar(&c.orders, "orders", 200, "orders in the demonstration")
+	f.BoolVar(&c.json, "json", false, "print the table as JSON, alone on stdout")
+	f.BoolVar(&c.verbose, "verbose", false, "show what the children log")
+	broker := f.String("broker", "", "a real broker: kafka (address in "+brokersVar+"); default: embedded")
+	store := f.String("store", "", "a real store: redis (address in "+redisVar+"); default: embedded")
+	demo := f.Bool("demo", false, "with --broker and --store: run the demonstration there instead of the service")
+	f.StringVar(&c.topic, "topic", "orders", "topic of the service and of --produce")
+	f.StringVar(&c.group, "group", "example-consumer", "consumer group of the service")
+	f.StringVar(&c.listen, "listen", "localhost:8080", "address of /metrics, /healthz and /readyz")
+	f.IntVar(&c.concurrency, "concurrency", 16, "handlers of the service at once")
+	f.IntVar(&c.produce, "produce", 0, "put that many sample orders into the topic and exit")
+	f.DurationVar(&c.work, "work", 0, "how long the service's handler takes")
+	f.DurationVar(&c.drain, "drain", 25*time.Second, "what running handlers get after SIGTERM")
+	if err := f.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	if f.NArg() > 0 {
+		return nil, fmt.Errorf("unexpected argument %q; there are only flags, see --help", f.Arg(0))
+	}
+	if err := c.locate(*broker, *store, env); err != nil {
+		return nil, err
+	}
+	c.service = c.servers.brokers != nil && !*demo
+	return c, c.check()
+}
+
+// locate finds the addresses of the servers that were asked for.
+func (c *config) locate(broker, store string, env func(string) string) error {
+	switch broker {
+	case "", "kafka":
+	default:
+		return fmt.Errorf("unknown --broker %q; there is: kafka (address in %s)", broker, brokersVar)
+	}
+	switch store {
+	case "", "redis":
+	default:
+		return fmt.Errorf("unknown --store %q; there is: redis (address in %s)", store, redisVar)
+	}
+	switch {
+	case broker == "" && store == "":
+		return nil
+	case broker == "":
+		return fmt.Errorf("--store %s needs a --broker beside it: kafka", store)
+	case store == "":
+		return fmt.Errorf("--broker %s needs a --store beside it: redis", broker)
+	}
+	brokers, redis := env(brokersVar), env(redisVar)
+	if brokers == "" {
+		return fmt.Errorf("--broker kafka: %s is not set; set it to host:port of a broker, several with commas", brokersVar)
+	}
+	if redis == "" {
+		return fmt.Errorf("--store redis: %s is not set; set it to host:port", redisVar)
+	}
+	c.servers = servers{brokers: strings.Split(brokers, ","), redis: redis}
+	return nil
+}
+
+func (c *config) check() error {
+	switch {
+	case c.orders < minOrders:
+		return fmt.Errorf("--orders %d is below %d, too few for a failure and a kill of each kind", c.orders, minOrders)
+	case c.produce < 0:
+		return fmt.Errorf("--produce %d is negative", c.produce)
+	case c.produce > 0 && !c.service:
+		return errors.New("--produce needs --broker kafka --store redis, and no --demo")
+	case c.work < 0 || c.drain < 0:
+		return fmt.Errorf("--work %v or --drain %v is negative", c.work, c.drain)
+	}
+	return nil
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+)
+
+// demo runs both subjects on one schedule, side by side, and prints what became of the orders.
+func demo(ctx context.Context, c *config, stdout, stderr io.Writer) error {
+	s := newSchedule(c.seed, c.orders)
+	log := newProgress(stderr)
+	log.say("%d orders, %d messages, seed %d; children are killed at %d points", len(s.orders), len(s.published), c.seed, len(s.kills))
+	var out io.Writer
+	if c.verbose {
+		out = &tail{also: stderr}
+	}
+	name := fmt.Sprintf("example-%d", time.Now().UnixNano())
+	trials := []*trial{
+		newTrial(setnxSubject, name+"-setnx", s, c.servers, log, out),
+		newTrial(idemqSubject, name+"-idemq", s, c.servers, log, out),
+	}
+	errs := make([]error, len(trials))
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var all sync.WaitGroup
+	for i, t := range trials {
+		all.Go(func() {
+			if errs[i] = t.run(ctx); errs[i] != nil {
+				cancel() // one column alone shows nothing
+				return
+			}
+			log.say("%s: through", t.subject)
+		})
+	}
+	all.Wait()
+	cleanUp(ctx, trials, log)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return conclude(trials, c.json, stdout)
+}
+
+// cleanUp removes the topics; the keys in Redis expire.
+func cleanUp(ctx context.Context, trials []*trial, log *progress) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	for _, t := range trials {
+		if err := t.kafka.remove(ctx, t.topic, t.topic+".dlt"); err != nil {
+			log.say("%s: topics are left behind: %v", t.subject, err)
+		}
+		t.kafka.close()
+	}
+}
+
+// conclude prints the table, and fails if the idemq column does not add up.
+func conclude(trials []*trial, asJSON bool, stdout io.Writer) error {
+	var columns []tally
+	var wrong []string
+	for _, t := range trials {
+		columns = append(columns, t.director.ledger.tally(t.subject))
+		switch t.subject {
+		case idemqSubject:
+			wrong = append(wrong, t.director.ledger.check(t.plan)...)
+		default:
+			for _, w := range t.director.ledger.unplaced(t.plan) {
+				wrong = append(wrong, t.subject+": "+w)
+			}
+		}
+	}
+	if err := show(stdout, columns, asJSON); err != nil {
+		return err
+	}
+	if len(wrong) > 0 {
+		return fmt.Errorf("the run does not add up:\n  %s", strings.Join(wrong, "\n  "))
+	}
+	return nil
+}
+
+func show(w io.Writer, columns []tally, asJSON bool) error {
+	if asJSON {
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(columns)
+	}
+	_, err := io.WriteString(w, table(columns)+"\n"+words(columns))
+	return err
+}

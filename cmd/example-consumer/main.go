@@ -1,0 +1,89 @@
+// Example-consumer shows idemq at work, and is a consumer service to start from.
+//
+//	go run ./cmd/example-consumer
+//
+// needs nothing but Go. It hosts a Kafka and a Redis in its own process and starts consumers as
+// child processes of the same binary, which it really kills with SIGKILL: before a handler's effect,
+// between effect and verdict, between verdict and acknowledgement. Two subjects get the same orders,
+// the same producer duplicates, the same failing handlers and the same kills: the usual SETNX loop,
+// and idemq. What happened is counted by the parent, to which every effect is a call, and not by the
+// libraries. A table ends the run; the exit status is 1 if the idemq column does not add up.
+//
+//	--seed N     another schedule of duplicates, failures and kills (default 1)
+//	--orders N   how many orders (default 200, at least 20)
+//	--json       the table as JSON, alone on stdout
+//	--verbose    what the children log, on stderr
+//
+// # Real servers
+//
+//	export IDEMQ_KAFKA_BROKERS=localhost:9092 IDEMQ_REDIS_ADDR=localhost:6379
+//	go run ./cmd/example-consumer --broker kafka --store redis --demo
+//	go run ./cmd/example-consumer --broker kafka --store redis --produce 1000
+//	go run ./cmd/example-consumer --broker kafka --store redis
+//
+// The first runs the demonstration there, in topics of its own, which it deletes. The session timeout
+// of its consumers is 2 s, which the broker must allow (group.min.session.timeout.ms). The
+// second puts sample orders into a topic, making the topic where it is missing. The third is a
+// service: it consumes until SIGTERM or SIGINT, then drains and exits with 0; a second signal ends it at
+// once. For each order it prints one JSON line on stdout, which is all its handler does. Its log is on stderr.
+//
+//	--topic T         what to consume, and to produce to (default "orders")
+//	--group G         the consumer group (default "example-consumer")
+//	--listen A        address of the HTTP pages (default "localhost:8080")
+//	--concurrency N   handlers at once; orders of one customer are handled one after the other (default 16)
+//	--work D          how long the handler takes (default 0)
+//	--drain D         what running handlers get after the signal (default 25s)
+//
+// The pages: /metrics has every event of the library as Prometheus text; /healthz fails once a
+// handler hangs beyond help, so that the process is restarted; /readyz fails, and says why, while the store
+// cannot be trusted, the consumer does not receive, it drains, or a handler hangs.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	if ran, err := runAsChild(); ran {
+		exit(err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // the second signal is no longer caught
+	exit(run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
+}
+
+func exit(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "example-consumer:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// run is the command without the process around it.
+func run(ctx context.Context, args []string, env func(string) string, stdout, stderr io.Writer) error {
+	c, err := parse(args, env, stderr)
+	if err != nil || c == nil {
+		return err
+	}
+	switch {
+	case c.produce > 0:
+		return produce(ctx, c, stderr)
+	case c.service:
+		return serve(ctx, c, stdout, stderr)
+	case c.servers.brokers != nil:
+		return demo(ctx, c, stdout, stderr)
+	}
+	e, err := startEmbedded()
+	if err != nil {
+		return err
+	}
+	defer e.close()
+	c.servers = e.servers
+	return demo(ctx, c, stdout, stderr)
+}

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/idemq/idemq/consumer"
+)
+
+const (
+	childrenAtOnce = 2
+	trialTimeout   = 90 * time.Second
+	stopTimeout    = 15 * time.Second
+)
+
+// trial is the run of one subject.
+type trial struct {
+	subject  string
+	plan     *schedule
+	servers  servers
+	kafka    *cluster
+	topic    string // also the group: both are new for each trial
+	log      *progress
+	director *director
+	report   string // the director's address
+	stderr   io.Writer
+
+	mu       sync.Mutex
+	born     int
+	running  map[int]*exec.Cmd
+	stopping bool
+}
+
+func newTrial(subject, topic string, s *schedule, at servers, log *progress, stderr io.Writer) *trial {
+	t := &trial{subject: subject, plan: s, servers: at, kafka: newCluster(at.brokers), topic: topic, log: log, stderr: stderr, running: make(map[int]*exec.Cmd)}
+	t.director = newDirector(s, t.kill)
+	return t
+}
+
+// run publishes the schedule and lets children consume it, whoever is killed, until the group's
+// position is at the end of the topic.
+func (t *trial) run(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, trialTimeout, fmt.Errorf("not at the end after %v", trialTimeout))
+	defer cancel()
+	defer t.kafka.close()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	t.report = "http://" + l.Addr().String()
+	server := &http.Server{Handler: t.director}
+	go func() { _ = server.Serve(l) }()
+	defer server.Close()
+	defer t.director.end()
+
+	if err := t.kafka.create(ctx, t.topic); err != nil {
+		return err
+	}
+	if err := t.consume(ctx); err != nil {
+		return fmt.Errorf("%s: %w", t.subject, err)
+	}
+	return t.readDeadLetters(ctx)
+}
+
+// publish spreads the schedule over a few seconds, so that kills, too, are spread.
+func (t *trial) publish(ctx context.Context) error {
+	const parts, pause = 16, 500 * time.Millisecond
+	ms := t.plan.messages(t.topic)
+	for i := range parts {
+		if err := t.kafka.publish(ctx, ms[i*len(ms)/parts:(i+1)*len(ms)/parts]); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(pause):
+		}
+	}
+	return nil
+}
+
+// consume keeps the children alive until the end.
+func (t *trial) consume(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var children sync.WaitGroup
+	for range childrenAtOnce {
+		children.Go(func() {
+			if err := t.supervise(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	err := t.publish(ctx)
+	if err == nil {
+		err = t.awaitEnd(ctx)
+	}
+	t.stop()
+	if err != nil {
+		cancel(err)
+	}
+	killer := time.AfterFunc(stopTimeout, func() { cancel(fmt.Errorf("a child did not end within %v of SIGTERM", stopTimeout)) })
+	defer killer.Stop()
+	children.Wait()
+	return context.Cause(ctx)
+}
+
+// awaitEnd asks the broker itself how far the group is.
+func (t *trial) awaitEnd(ctx context.Context) error {
+	var lag int64 = -1
+	var last error
+	for {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w (lag %d)", errors.Join(context.Cause(ctx), last), lag)
+		case <-time.After(100 * time.Millisecond):
+		}
+		if lag, last = t.kafka.lag(ctx, t.topic, t.topic); last == nil && lag == 0 {
+			return nil
+		}
+	}
+}
+
+// supervise starts a child, and another whenever it was killed.
+func (t *trial) supervise(ctx context.Context) error {
+	for {
+		id, cmd, output, err := t.start(ctx)
+		if err != nil || cmd == nil {
+			return err
+		}
+		err = cmd.Wait()
+		t.mu.Lock()
+		delete(t.running, id)
+		stopping := t.stopping
+		t.mu.Unlock()
+		switch killed := t.director.killed(id); {
+		case ctx.Err() != nil:
+			return nil
+		case killed && signalOf(cmd) != syscall.SIGKILL:
+			return fmt.Errorf("child %d was to die of SIGKILL, but ended with: %w", id, errors.Join(err, errNoSignal))
+		case killed:
+			continue
+		case err != nil:
+			return fmt.Errorf("child %d ended by itself: %w: %s", id, err, output.tail())
+		case !stopping:
+			return fmt.Errorf("child %d ended by itself: %s", id, output.tail())
+		}
+		return nil
+	}
+}
+
+var errNoSignal = errors.New("no such signal")
+
+func signalOf(cmd *exec.Cmd) syscall.Signal {
+	if s, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && s.Signaled() {
+		return s.Signal()
+	}
+	return 0
+}
+
+// start returns no command once the trial is stopping.
+func (t *trial) start(ctx context.Context) (int, *exec.Cmd, *tail, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.stopping || ctx.Err() != nil {
+		return 0, nil, nil, nil
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	t.born++
+	a, err := json.Marshal(assignment{Subject: t.subject, Child: t.born, Report: t.report, Brokers: t.servers.brokers, Redis: t.servers.redis, Topic: t.topic, Group: t.topic})
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	cmd := exec.CommandContext(ctx, self)
+	cmd.Env = append(os.Environ(), childVar+"="+string(a))
+	cmd.WaitDelay = time.Second
+	output := &tail{also: t.stderr}
+	cmd.Stdout, cmd.Stderr = output, output
+	if _, err := cmd.StdinPipe(); err != nil { // its end tells the child that the parent is gone
+		return 0, nil, nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return 0, nil, nil, fmt.Errorf("start a child: %w", err)
+	}
+	t.running[t.born] = cmd
+	return t.born, cmd, output, nil
+}
+
+// kill sends SIGKILL, which no process can catch.
+func (t *trial) kill(child int, order string, p point) {
+	t.mu.Lock()
+	cmd := t.running[child]
+	t.mu.Unlock()
+	if cmd == nil {
+		return
+	}
+	t.log.say("%s: kill -9 %d, %v of %s", t.subject, cmd.Process.Pid, p, order)
+	_ = cmd.Process.Signal(syscall.SIGKILL) // supervise looks at what it died of
+}
+
+// stop has the children drain and end.
+func (t *trial) stop() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stopping = true
+	for _, cmd := range t.running {
+		_ = cmd.Process.Signal(syscall.SIGTERM) // supervise sees whether it ended well
+	}
+}
+
+// readDeadLetters takes the dead letter topic into the ledger, as far as its letters are whole.
+func (t *trial) readDeadLetters(ctx context.Context) error {
+	letters, err := t.kafka.read(ctx, t.topic+".dlt")
+	if err != nil {
+		return err
+	}
+	for i := range letters {
+		m := &letters[i]
+		id := header(m, "message-id")
+		if string(m.Value) != string(sampleOrder(t.topic, id).Body) || header(m, consumer.CauseHeader) == "" || header(m, consumer.OriginHeader) != t.topic {
+			id += " (the dead letter is not what was published, or lacks its cause or origin)"
+		}
+		t.director.ledger.deadLetter(id)
+	}
+	return nil
+}
