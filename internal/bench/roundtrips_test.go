@@ -1,0 +1,85 @@
+package bench
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	idemqkafka "github.com/idemq/idemq/brokers/kafka"
+	"github.com/idemq/idemq/consumer"
+	"github.com/idemq/idemq/dedup"
+	"github.com/idemq/idemq/dedup/redisstore"
+)
+
+// TestRoundTripsAtFullLoad counts store calls and Redis commands, which do not depend on how
+// fast the machine is today.
+func TestRoundTripsAtFullLoad(t *testing.T) {
+	const n = 40_000
+	e := newEnv(t)
+	topic := fill(t, e, n, n)
+	var commands commandCount
+	e.rdb.AddHook(&commands)
+	var claims, claimed, finishes, finished, beats atomic.Int64
+	quiet := slog.New(slog.DiscardHandler)
+	guard, err := dedup.New(newGroup(), redisstore.New(e.rdb, nil), &dedup.Options{Logger: quiet, Observe: func(ev dedup.Event) {
+		if ev.Name != "store" {
+			return
+		}
+		calls, items := &claims, &claimed
+		switch ev.Cause {
+		case "finish":
+			calls, items = &finishes, &finished
+		case "extend":
+			calls, items = &beats, new(atomic.Int64)
+		}
+		calls.Add(1)
+		items.Add(int64(ev.N))
+	}})
+	require.NoError(t, err)
+	source, err := idemqkafka.NewSource(idemqkafka.Cluster{Brokers: e.brokers}, newGroup(), []string{topic}, &idemqkafka.SourceOptions{Logger: quiet})
+	require.NoError(t, err)
+	w := newStopwatch(n)
+	c, err := consumer.New(source, guard, func(context.Context, *consumer.Message) error { w.tick(); return nil }, nil)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	w.wait(t)
+	cancel()
+	require.NoError(t, <-ended)
+
+	require.EqualValues(t, n, finished.Load())
+	require.GreaterOrEqual(t, claimed.Load()/claims.Load(), int64(8), "messages per claim call")
+	require.GreaterOrEqual(t, finished.Load()/finishes.Load(), int64(8), "messages per finish call")
+	calls := claims.Load() + finishes.Load() + beats.Load()
+	const firstTimes = 8 // a script that the server does not know takes a second command; two calls of a kind may find that out
+	require.LessOrEqual(t, commands.n.Load(), calls+firstTimes, "a batch is one command")
+	t.Logf("%d messages: %d claim calls of %d, %d finish calls of %d messages in the mean, %d beats", n,
+		claims.Load(), claimed.Load()/claims.Load(), finishes.Load(), finished.Load()/finishes.Load(), beats.Load())
+}
+
+// commandCount counts what a client sends, NOSCRIPT and its second try included.
+type commandCount struct{ n atomic.Int64 }
+
+func (c *commandCount) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c *commandCount) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if strings.HasPrefix(cmd.Name(), "eval") {
+			c.n.Add(1)
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (c *commandCount) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		c.n.Add(int64(len(cmds)))
+		return next(ctx, cmds)
+	}
+}
