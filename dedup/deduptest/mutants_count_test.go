@@ -12,6 +12,8 @@ func setEpoch(left *kept, v *dedup.Verdict, epoch uint64) { left.epoch, v.Epoch 
 // takes reports a claim that acquires what another had.
 func takes(f *kept, q *dedup.ClaimRequest, v *dedup.Verdict) bool { return acquired(v) && !own(f, q) }
 
+const clockOnly = "takes the clock for the epoch even when it is behind"
+
 var epochMutants = []broken{
 	{"Rule12", "keeps the epoch in a takeover", mutant{claimed: func(f kept, left *kept, q *dedup.ClaimRequest, v *dedup.Verdict) {
 		if takes(&f, q, v) && f.held {
@@ -28,7 +30,7 @@ var epochMutants = []broken{
 			setEpoch(left, v, 1)
 		}
 	}}},
-	{"Rule12", "takes the clock for the epoch even when it is behind", mutant{claimed: func(f kept, left *kept, q *dedup.ClaimRequest, v *dedup.Verdict) {
+	{"Rule12", clockOnly, mutant{claimed: func(f kept, left *kept, q *dedup.ClaimRequest, v *dedup.Verdict) {
 		if takes(&f, q, v) {
 			setEpoch(left, v, uint64(left.claimed.UnixMilli()))
 		}

@@ -227,12 +227,11 @@ var rule12 = []testCase{
 		next("a redrive", dedup.Acquired, 1)
 	}},
 	{"AcrossRetention", func(e *env) {
-		q := ask(newKey())
-		q.Retention = e.conf.Lease
-		old := e.acquire(q)
+		old := e.acquire(ask(newKey()))
+		old.Retention = e.conf.Lease
 		require.NoError(e, e.finish(old, dedup.Done))
 		e.pass()
-		require.Greater(e, e.acquire(ask(q.Key)).Epoch, old.Epoch, "epoch in the key's next life")
+		require.Greater(e, e.acquire(ask(old.Key)).Epoch, old.Epoch, "epoch in the key's next life")
 	}},
 	{"AboveTheEpochOfAClaimMadeAgain", func(e *env) {
 		h := e.unknownHeld()

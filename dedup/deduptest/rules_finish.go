@@ -30,6 +30,10 @@ var rule02 = []testCase{
 		first := e.claim(q)
 		require.Equal(e, dedup.Condemned, first.State)
 		require.Equal(e, first, e.claim(q))
+
+		q = ask(newKey())
+		h := e.condemn(e.acquire(q))
+		require.Equal(e, h.Epoch, e.refuse(q, dedup.Condemned).Epoch, "by the one who condemned it")
 	}},
 	{"ClaimFinished", func(e *env) {
 		e.each(outcomes, func(e *env, s dedup.State) {

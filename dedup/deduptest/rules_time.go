@@ -28,15 +28,12 @@ var rule08 = []testCase{
 		})
 	}},
 	{"FinishOfACondemnedRecord", func(e *env) {
-		q := e.brief(newKey())
-		h := e.condemn(e.acquire(q))
-		require.NoError(e, e.finish(h, dedup.Failed))
-		e.expires(q.Key)
-
-		q = e.brief(newKey())
-		h = e.condemn(e.acquire(q))
-		require.NoError(e, e.finish(h, dedup.Released))
-		e.expires(q.Key)
+		e.each([]dedup.State{dedup.Failed, dedup.Released}, func(e *env, s dedup.State) {
+			h := e.finished(newKey(), dedup.Condemned)
+			h.ClaimRequest = e.briefly(h.ClaimRequest)
+			require.NoError(e, e.finish(h, s))
+			e.expires(h.Key)
+		})
 	}},
 	{"Takeover", func(e *env) {
 		q := ask(newKey())
@@ -57,14 +54,12 @@ var rule08 = []testCase{
 		})
 	}},
 	{"RetentionOfTheVerdictCounts", func(e *env) {
-		q := e.brief(newKey())
-		h := e.acquire(q)
-		h.Retention = keep
+		h := e.acquire(ask(newKey()))
+		h.Retention = 4 * keep
 		require.NoError(e, e.finish(h, dedup.Done))
-		e.pass()
-		v := e.refuse(ask(q.Key), dedup.Done)
-		require.Greater(e, v.Left, keep/2, "time left of the retention that the Finish asked for")
-		require.LessOrEqual(e, v.Left, keep)
+		v := e.refuse(ask(h.Key), dedup.Done)
+		require.Greater(e, v.Left, 3*keep, "time left of the retention that the Finish asked for")
+		require.LessOrEqual(e, v.Left, 4*keep)
 	}},
 	{"RecordOutlivesItsLease", func(e *env) {
 		h := e.lapsed(ask(newKey()))
@@ -217,10 +212,13 @@ func (e *env) oldLife(s dedup.State) dedup.Held {
 	k := newKey()
 	e.finished(k, dedup.Retryable)
 	e.lapsed(ask(k))
-	q := e.brief(k)
+	q := ask(k)
 	q.Redrive, q.Fingerprint = 1, dedup.FingerprintOf([]byte("old content"))
 	h := e.acquire(q)
-	if s != dedup.InProgress {
+	h.ClaimRequest = e.briefly(h.ClaimRequest)
+	if s == dedup.InProgress {
+		require.NoError(e, e.extend(h))
+	} else {
 		require.NoError(e, e.finish(h, s))
 	}
 	e.pass()

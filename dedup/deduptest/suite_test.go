@@ -1,6 +1,7 @@
 package deduptest
 
 import (
+	"flag"
 	"fmt"
 	"slices"
 	"strings"
@@ -74,6 +75,27 @@ func TestExplorationCatchesBrokenRules(t *testing.T) {
 		for _, m := range ms {
 			got := record(t, func(tb testing.TB) { Explore(tb, newReference(m.mutant), 1, 7) })
 			require.True(t, got.Failed(), "a Store that %s passes the exploration", m.what)
+		}
+	}
+}
+
+// TestRandomRunsCatchBrokenRules does the same for the randomised test.
+func TestRandomRunsCatchBrokenRules(t *testing.T) {
+	for name, value := range map[string]string{"rapid.nofailfile": "true", "rapid.checks": "3000", "rapid.seed": "1"} {
+		was := flag.Lookup(name).Value.String()
+		require.NoError(t, flag.Set(name, value))
+		t.Cleanup(func() { require.NoError(t, flag.Set(name, was)) })
+	}
+	checkModel(t, configOf(newReference(mutant{})))
+	for _, ms := range [][]broken{wordMutants, lostMutants, epochMutants, redriveMutants, countMutants} {
+		for _, m := range ms {
+			if m.what == clockOnly {
+				continue // runs keep the clock ahead of the epochs
+			}
+			got := record(t, func(tb testing.TB) { checkModel(tb, configOf(newReference(m.mutant))) })
+			if !got.Failed() {
+				t.Errorf("a Store that %s passes the random runs", m.what)
+			}
 		}
 	}
 }

@@ -25,8 +25,3 @@ func virtual() deduptest.Config {
 func TestStore(t *testing.T) {
 	deduptest.TestStore(t, virtual())
 }
-
-func TestStoreInRealTime(t *testing.T) {
-	s := memstore.New()
-	deduptest.TestStore(t, deduptest.Config{Open: func(testing.TB) dedup.Store { return s }})
-}
