@@ -30,15 +30,15 @@ func classify(err error) class {
 		return classifyCode(code)
 	}
 	var (
-		unknownCA tls.AlertError
 		authority x509.UnknownAuthorityError
 		hostname  x509.HostnameError
 		invalid   x509.CertificateInvalidError
 		verify    *tls.CertificateVerificationError
-		plain     tls.RecordHeaderError
+		plain     tls.RecordHeaderError // the listener speaks no TLS
+		alert     tls.AlertError        // the other side refused ours
 	)
 	if errors.As(err, &authority) || errors.As(err, &hostname) || errors.As(err, &invalid) ||
-		errors.As(err, &verify) || errors.As(err, &plain) || errors.As(err, &unknownCA) {
+		errors.As(err, &verify) || errors.As(err, &plain) || errors.As(err, &alert) {
 		return terminal
 	}
 	return retryable

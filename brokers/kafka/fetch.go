@@ -242,7 +242,7 @@ func (f *fetcher) take(p *partition, rp *fetch.ResponsePartition, at int64) (got
 	if next == pos {
 		return false
 	}
-	return p.push(answer{records: r.records, end: next})
+	return p.push(answer{records: r.records, high: rp.HighWatermark, end: next})
 }
 
 // stall notices a partition that has data but no progress.

@@ -239,21 +239,53 @@ func TestTopicThatExistsIsConsumedWhileAnotherIsMissing(t *testing.T) {
 func TestPartitionsAddedWhileRunningAreConsumed(t *testing.T) {
 	for _, latest := range []bool{false, true} {
 		t.Run("FromLatest="+strconv.FormatBool(latest), func(t *testing.T) {
-			c := fakeKafka(t, 1)
-			cl := client(t, c.ListenAddrs())
-			s := newSource(t, c.ListenAddrs(), func(o *kafka.SourceOptions) { o.FromLatest = latest })
-			nothing(t, s, time.Second)
-			req := kmsg.NewPtrCreatePartitionsRequest()
-			rt := kmsg.NewCreatePartitionsRequestTopic()
-			rt.Topic, rt.Count = "t", 2
-			req.Topics = append(req.Topics, rt)
-			_, err := req.RequestWith(t.Context(), cl)
-			require.NoError(t, err)
-			cl.ForceMetadataRefresh()
-			produce(t, client(t, c.ListenAddrs()), 1, "new")
-			require.Equal(t, []string{"new"}, bodies(receive(t, s, 1)), "written before the source noticed")
+			everywhere(t, 1, func(t *testing.T, w world) {
+				cl := w.client(t)
+				s := w.source(t, func(o *kafka.SourceOptions) { o.FromLatest = latest })
+				nothing(t, s, time.Second)
+				req := kmsg.NewPtrCreatePartitionsRequest()
+				rt := kmsg.NewCreatePartitionsRequestTopic()
+				rt.Topic, rt.Count = w.topic, 2
+				req.Topics = append(req.Topics, rt)
+				res, err := req.RequestWith(t.Context(), cl)
+				require.NoError(t, err)
+				require.NoError(t, kerr.ErrorForCode(res.Topics[0].ErrorCode))
+				require.Eventually(t, func() bool {
+					err := cl.ProduceSync(t.Context(), &kgo.Record{Partition: 1, Value: []byte("new")}).FirstErr()
+					cl.ForceMetadataRefresh()
+					return err == nil
+				}, eventually, 50*time.Millisecond)
+				require.Equal(t, []string{"new"}, bodies(receive(t, s, 1)), "written before the source noticed")
+			})
 		})
 	}
+}
+
+func TestTopicMadeAnewWhileRunningIsReadFromItsStart(t *testing.T) {
+	everywhere(t, 1, func(t *testing.T, w world) {
+		cl := w.client(t)
+		produce(t, cl, 0, numbers(0, 10)...)
+		s := w.source(t)
+		old := receive(t, s, 10)
+		ack(t, old[:5]...)
+		req := kmsg.NewPtrDeleteTopicsRequest()
+		rt := kmsg.NewDeleteTopicsRequestTopic()
+		rt.Topic = &w.topic
+		req.Topics, req.TopicNames = append(req.Topics, rt), []string{w.topic}
+		_, err := req.RequestWith(t.Context(), cl)
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { return w.partitions(t, w.topic) == 0 }, eventually, 20*time.Millisecond)
+		w.create(t, w.topic, 1, nil)
+		produce(t, w.client(t), 0, "new")
+		ds := receive(t, s, 1)
+		require.Equal(t, []string{"new"}, bodies(ds))
+		require.Equal(t, w.topic+"/0/0", ds[0].ID)
+		<-old[0].Lost
+		ack(t, old[5:]...)
+		ack(t, ds...)
+		closeSource(t, s)
+		require.EqualValues(t, 1, committed(t, w.client(t), w.group, w.topic, 0), "an acknowledgement of the old log counted for the new one")
+	})
 }
 
 func TestFromLatestCommitsWhereItBegins(t *testing.T) {

@@ -67,7 +67,7 @@ func fill(msg *consumer.Message, m *kafka.Message, name string) (lane string) {
 const slab = 16
 
 // decode appends recs, numbered from seq, to ds.
-func (p *partition) decode(ds []consumer.Delivery, recs []protocol.Record, seq uint64) []consumer.Delivery {
+func (p *partition) decode(ds []consumer.Delivery, recs []protocol.Record, seq uint64, high int64) []consumer.Delivery {
 	var rs []record
 	for i := range recs {
 		if len(rs) == 0 {
@@ -81,7 +81,7 @@ func (p *partition) decode(ds []consumer.Delivery, recs []protocol.Record, seq u
 			p.src.fail(fmt.Errorf("kafka: %s/%d ends before its length, although its checksum was right: %w", p.name, in.Offset, err))
 			return ds
 		}
-		m.Headers, m.Time = in.Headers, in.Time
+		m.Headers, m.Time, m.HighWaterMark = in.Headers, in.Time, high
 		recs[i] = protocol.Record{} // the queue's array lives on
 		r.part, r.seq = p, seq+uint64(i)
 		ds = append(ds, r.delivery(&m, nil))
@@ -124,6 +124,6 @@ func (b pages) read(buf []byte) ([]byte, error) {
 		return nil, nil
 	}
 	defer b.Close()
-	_, err := io.ReadFull(b, buf)
+	_, err := io.ReadFull(b.Bytes, buf) // b itself would be moved to the heap
 	return buf, err
 }

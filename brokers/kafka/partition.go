@@ -108,6 +108,7 @@ func (p *partition) take(ds []consumer.Delivery, limit int) []consumer.Delivery 
 				seq = n
 			}
 		}
+		high := a.high
 		p.queued -= len(recs)
 		p.outstanding += len(recs)
 		if a.records = a.records[len(recs):]; len(a.records) == 0 {
@@ -117,13 +118,14 @@ func (p *partition) take(ds []consumer.Delivery, limit int) []consumer.Delivery 
 				p.queue = nil
 			}
 		}
+		loop := p.loop
 		kick := p.wanted()
 		p.mu.Unlock()
 		if kick {
-			p.loop.wake()
+			loop.wake()
 		}
 		limit -= len(recs)
-		ds = p.decode(ds, recs, seq)
+		ds = p.decode(ds, recs, seq, high)
 	}
 	return ds
 }
@@ -152,6 +154,7 @@ func (p *partition) settled(seq uint64, w word) (live bool) {
 	if wake {
 		p.blocked = false
 	}
+	loop := p.loop
 	kick := p.full && p.track.open <= p.src.opt.MaxInFlight/2
 	if kick {
 		p.full = false
@@ -166,7 +169,7 @@ func (p *partition) settled(seq uint64, w word) (live bool) {
 		p.src.wake()
 	}
 	if kick {
-		p.loop.wake()
+		loop.wake()
 	}
 	return live
 }

@@ -17,6 +17,7 @@ const abortMarker = 0 // ControlRecord.Type of a transaction that was aborted
 // Keys and values are still in the client's pages.
 type answer struct {
 	records []protocol.Record
+	high    int64 // the partition's high watermark
 	end     int64 // where to fetch next, and where the watermark may go once all records are settled
 }
 

@@ -3,6 +3,8 @@ package kafka
 import (
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/fetch"
@@ -202,4 +204,30 @@ func TestAnswerWithoutABatchMovesNothing(t *testing.T) {
 	next, deliver := g.seen(f, 10, 50)
 	require.EqualValues(t, 10, next)
 	require.False(t, deliver)
+}
+
+func TestStallIsToldFromWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s stall
+		require.False(t, s.seen(false))
+		time.Sleep(stallAfter)
+		require.False(t, s.seen(false))
+		time.Sleep(time.Millisecond)
+		require.True(t, s.seen(false))
+		require.False(t, s.seen(true))
+		require.False(t, s.seen(false), "it begins anew")
+	})
+}
+
+func TestBackoffGrowsToTwoSecondsAndIsJittered(t *testing.T) {
+	for n, want := range map[int]time.Duration{1: 100 * time.Millisecond, 2: 200 * time.Millisecond, 5: 1600 * time.Millisecond, 6: 2 * time.Second, 1000: 2 * time.Second} {
+		seen := map[time.Duration]bool{}
+		for range 100 {
+			d := backoff(n)
+			require.GreaterOrEqual(t, d, want/2)
+			require.Less(t, d, want)
+			seen[d] = true
+		}
+		require.Greater(t, len(seen), 10)
+	}
 }

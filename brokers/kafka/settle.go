@@ -59,7 +59,8 @@ func (r *record) GiveBack(ctx context.Context) error { return r.Retry(ctx, 0, ni
 // the verdict on the strength of it.
 func (r *record) DeadLetter(ctx context.Context, redrive int, cause error) error {
 	m := r.raw.(kafka.Message)
-	added := r.msg.DeadLetterHeaders(redrive, cause)
+	// From what is r's own: a handler may still be at work on r.msg.Headers.
+	added := (&consumer.Message{ID: r.msg.ID, Topic: m.Topic, Scope: r.msg.Scope}).DeadLetterHeaders(redrive, cause)
 	out := kafka.Message{Key: m.Key, Value: m.Value} // with a time of its own, or the topic's retention might drop it at once
 	for _, h := range m.Headers {
 		if !ours(h.Key) {

@@ -21,7 +21,8 @@ type Source struct {
 	scope   string
 	log     *slog.Logger
 
-	conns  conns // of the group's coordinator
+	conns  conns // to the group's coordinator
+	others conns // of pool
 	client *kafka.Client
 	pool   *kafka.Transport
 	dead   *deadLetters
@@ -73,7 +74,7 @@ func NewSource(c Cluster, group string, topics []string, o *SourceOptions) (*Sou
 			known = append(known, d)
 		}
 	}
-	s.pool = c.transport(pollEvery, known, nil)
+	s.pool = c.transport(pollEvery, known, s.others.dial)
 	s.client = &kafka.Client{Addr: c.addr(), Transport: s.pool}
 	s.dead = newDeadLetters(&producer{client: s.client, pool: s.pool}, s.partitions)
 	return s, nil
@@ -261,6 +262,7 @@ func (s *Source) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		s.cancel()
 		s.conns.cut(true)
+		s.others.cut(true)
 		return fmt.Errorf("kafka: close %s: the client did not end in time, so its last acknowledgements may be missing and their messages come again: %w", s.scope, context.Cause(ctx))
 	}
 	return s.dead.close(ctx)
