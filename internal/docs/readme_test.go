@@ -1,0 +1,31 @@
+// Package docs checks that what the documentation shows is what the code does.
+package docs
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestQuickStartOfTheReadmeIsTheProgramThatCompiles(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	program, err := os.ReadFile("quickstart/main.go")
+	require.NoError(t, err)
+	require.Contains(t, string(readme), "```go\n"+strings.TrimSpace(string(program))+"\n```")
+}
+
+func TestCommandsOfTheReadmeExist(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	makefile, err := os.ReadFile("../../Makefile")
+	require.NoError(t, err)
+	for _, target := range []string{"test", "bench"} {
+		require.Contains(t, string(readme), "make "+target)
+		require.Contains(t, string(makefile), "\n"+target+":")
+	}
+	require.Contains(t, string(readme), "go run ./cmd/example-consumer")
+	require.DirExists(t, "../../cmd/example-consumer")
+}
