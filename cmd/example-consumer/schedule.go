@@ -79,7 +79,7 @@ func (s *schedule) messages(topic string) []outbox.Message {
 
 // sampleOrder is the message for one order; its customer is its key.
 func sampleOrder(topic, id string) outbox.Message {
-	customer := "customer-" + id[max(len(id)-2, 0):]
+	customer := "customer-" + id[max(len(id)-3, 0):]
 	return outbox.Message{
 		ID: id, Topic: topic, Key: customer,
 		Headers: map[string]string{"content-type": "application/json"},

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestCommandLineErrorsSayWhatThereIs(t *testing.T) {
+	both := map[string]string{brokersVar: "k:9092", redisVar: "r:6379"}
+	for _, c := range []struct {
+		name string
+		args []string
+		env  map[string]string
+		want string
+	}{
+		{"unknown broker", []string{"--broker", "nats", "--store", "redis"}, both, `unknown --broker "nats"; there is: kafka (address in IDEMQ_KAFKA_BROKERS)`},
+		{"unknown store", []string{"--broker", "kafka", "--store", "etcd"}, both, `unknown --store "etcd"; there is: redis (address in IDEMQ_REDIS_ADDR)`},
+		{"store alone", []string{"--store", "redis"}, both, "--store redis needs a --broker beside it: kafka"},
+		{"broker alone", []string{"--broker", "kafka"}, both, "--broker kafka needs a --store beside it: redis"},
+		{"no brokers", []string{"--broker", "kafka", "--store", "redis"}, map[string]string{redisVar: "r:6379"}, "--broker kafka: IDEMQ_KAFKA_BROKERS is not set; set it to host:port of a broker, several with commas"},
+		{"no redis", []string{"--broker", "kafka", "--store", "redis"}, map[string]string{brokersVar: "k:9092"}, "--store redis: IDEMQ_REDIS_ADDR is not set; set it to host:port"},
+		{"too few orders", []string{"--orders", "19"}, nil, "--orders 19 is below 20, too few for a failure and a kill of each kind"},
+		{"produce to nowhere", []string{"--produce", "3"}, nil, "--produce needs --broker kafka --store redis, and no --demo"},
+		{"negative work", []string{"--work", "-1s"}, nil, "--work -1s or --drain 25s is negative"},
+		{"argument", []string{"demo"}, nil, `unexpected argument "demo"; there are only flags, see --help`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := parse(c.args, func(k string) string { return c.env[k] }, &bytes.Buffer{})
+			require.EqualError(t, err, c.want)
+		})
+	}
+}
+
+func TestServersComeFromTheEnvironment(t *testing.T) {
+	env := func(k string) string { return map[string]string{brokersVar: "a:1,b:2", redisVar: "r:3"}[k] }
+	c, err := parse([]string{"--broker", "kafka", "--store", "redis"}, env, &bytes.Buffer{})
+	require.NoError(t, err)
+	require.Equal(t, servers{brokers: []string{"a:1", "b:2"}, redis: "r:3"}, c.servers)
+	require.True(t, c.service)
+
+	c, err = parse([]string{"--broker", "kafka", "--store", "redis", "--demo"}, env, &bytes.Buffer{})
+	require.NoError(t, err)
+	require.False(t, c.service)
+
+	c, err = parse(nil, env, &bytes.Buffer{})
+	require.NoError(t, err)
+	require.Zero(t, c.servers, "without flags everything is embedded, whatever the environment says")
+}
+
+func TestHelpIsNoError(t *testing.T) {
+	var out bytes.Buffer
+	require.NoError(t, run(t.Context(), []string{"--help"}, func(string) string { return "" }, &out, &out))
+	require.Contains(t, out.String(), "-broker")
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+)
+
+type killed struct {
+	child int
+	order string
+	p     point
+}
+
+// stage is a director whose kills are only noted.
+func stage() (d *director, kills *[]killed) {
+	kills = new([]killed)
+	d = newDirector(plan(), func(child int, order string, p point) { *kills = append(*kills, killed{child, order, p}) })
+	return d, kills
+}
+
+func tell(d *director, child int, k kind, order string) (string, bool) {
+	return d.take(context.Background(), report{Child: child, Kind: k, Orders: []string{order}, Ran: true})
+}
+
+func answered(t *testing.T, d *director, child int, k kind, order, want string) {
+	t.Helper()
+	do, ok := tell(d, child, k, order)
+	require.True(t, ok, "%s of %s got no answer", k, order)
+	require.Equal(t, want, do)
+}
+
+func TestVictimDiesAtItsPointAndGetsNoAnswer(t *testing.T) {
+	d, kills := stage()
+	_, ok := tell(d, 1, begin, "early")
+	require.False(t, ok)
+
+	answered(t, d, 2, begin, "window", goOn)
+	_, ok = tell(d, 2, effect, "window")
+	require.False(t, ok)
+	effects, inWindowOf := d.ledger.accounts["window"].effects()
+	require.Equal(t, []int{1, 1}, []int{effects, inWindowOf}, "the effect stands, and was cut off from its verdict")
+
+	answered(t, d, 3, begin, "late", goOn)
+	answered(t, d, 3, effect, "late", goOn)
+	answered(t, d, 3, verdict, "late", goOn)
+	_, ok = tell(d, 3, ack, "late")
+	require.False(t, ok)
+	require.Equal(t, []killed{{1, "early", beforeEffect}, {2, "window", inWindow}, {3, "late", beforeAck}}, *kills)
+}
+
+func TestVictimIsKilledOnce(t *testing.T) {
+	d, kills := stage()
+	_, _ = tell(d, 1, begin, "early")
+	answered(t, d, 2, begin, "early", goOn)
+	answered(t, d, 2, effect, "early", goOn)
+	answered(t, d, 2, ack, "early", goOn)
+	require.Len(t, *kills, 1)
+}
+
+func TestDeadChildIsNotHeard(t *testing.T) {
+	d, _ := stage()
+	answered(t, d, 1, begin, "plain", goOn)
+	_, _ = tell(d, 1, begin, "early")
+	_, ok := tell(d, 1, effect, "plain")
+	require.False(t, ok)
+	effects, _ := d.ledger.accounts["plain"].effects()
+	require.Zero(t, effects)
+}
+
+func TestKillWaitsForTheVerdictsOfOtherEffects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, kills := stage()
+		answered(t, d, 1, begin, "plain", goOn)
+		answered(t, d, 1, effect, "plain", goOn)
+		go tell(d, 1, begin, "early")
+		synctest.Wait()
+		require.Empty(t, *kills, "plain would be cut off in the window, too")
+
+		answered(t, d, 1, verdict, "plain", goOn)
+		synctest.Wait()
+		require.Len(t, *kills, 1)
+		require.Zero(t, d.ledger.open(1, ""))
+	})
+}
+
+func TestNoOtherEffectWhileAKillIsPlaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, kills := stage()
+		answered(t, d, 1, begin, "late", goOn)
+		answered(t, d, 1, begin, "plain", goOn)
+		answered(t, d, 1, effect, "late", goOn)
+		heard := make(chan bool, 1)
+		go func() {
+			_, ok := tell(d, 1, effect, "plain")
+			heard <- ok
+		}()
+		synctest.Wait()
+		require.Empty(t, heard)
+		answered(t, d, 2, begin, "plain", goOn) // other children are not held up
+		answered(t, d, 2, effect, "plain", goOn)
+
+		answered(t, d, 1, verdict, "late", goOn)
+		_, ok := tell(d, 1, ack, "late")
+		require.False(t, ok)
+		require.Len(t, *kills, 1)
+		require.False(t, <-heard)
+		effects, _ := d.ledger.accounts["plain"].effects()
+		require.Equal(t, 1, effects)
+	})
+}
+
+func TestEndLetsNobodyWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, kills := stage()
+		answered(t, d, 1, begin, "plain", goOn)
+		answered(t, d, 1, effect, "plain", goOn)
+		go tell(d, 1, begin, "early")
+		synctest.Wait()
+		d.end()
+		synctest.Wait()
+		require.Empty(t, *kills)
+	})
+}
+
+func TestHandlersFailAsScheduled(t *testing.T) {
+	d, _ := stage()
+	answered(t, d, 1, begin, "failing", failNow)
+	answered(t, d, 1, begin, "failing", goOn)
+	answered(t, d, 1, begin, "poison", failForAye)
+	answered(t, d, 1, begin, "poison", failForAye)
+}

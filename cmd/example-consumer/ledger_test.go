@@ -1,0 +1,112 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// plan has one order of each fate.
+func plan() *schedule {
+	return &schedule{
+		orders:    []string{"plain", "early", "window", "late", "failing", "poison"},
+		published: []string{"plain", "early", "window", "late", "failing", "poison", "plain"},
+		failures:  map[string]int{"failing": 1},
+		poison:    map[string]bool{"poison": true},
+		kills:     map[string]point{"early": beforeEffect, "window": inWindow, "late": beforeAck},
+	}
+}
+
+// handle is a run that ends well.
+func handle(l *ledger, child int, order string, offset int64) {
+	l.begin(child, order, place{0, offset})
+	l.effect(child, order)
+	l.verdict(child, order)
+}
+
+// faultless is the ledger of a run in which all went as promised; skip leaves the rest of one order out.
+func faultless(skip string) *ledger {
+	l := newLedger(plan())
+	l.receive(7)
+	steps := map[string]func(){
+		"plain": func() { handle(l, 1, "plain", 0); l.duplicate("plain", place{0, 6}) },
+		"early": func() { l.begin(1, "early", place{0, 1}); l.kill(1, beforeEffect); handle(l, 2, "early", 1) },
+		"window": func() {
+			l.begin(2, "window", place{0, 2})
+			l.effect(2, "window")
+			l.kill(2, inWindow)
+			handle(l, 3, "window", 2)
+		},
+		"late":    func() { handle(l, 3, "late", 3); l.kill(3, beforeAck); l.receive(1); l.duplicate("late", place{0, 3}) },
+		"failing": func() { l.begin(4, "failing", place{0, 4}); l.fail(4, "failing"); handle(l, 4, "failing", 4) },
+		"poison":  func() { l.begin(4, "poison", place{0, 5}); l.fail(4, "poison"); l.deadLetter("poison") },
+	}
+	for _, id := range plan().orders {
+		if id != skip {
+			steps[id]()
+		}
+	}
+	return l
+}
+
+func TestFaultlessLedgerAddsUp(t *testing.T) {
+	l := faultless("")
+	require.Empty(t, l.check(plan()))
+	got := l.tally("idemq")
+	got.kills = nil
+	require.Equal(t, tally{
+		Subject: "idemq", Published: 7, Delivered: 8, Runs: 9, Duplicates: 2, Retried: 1, TakenOver: 2, DeadLettered: 1,
+		Doubled: 1, DoubledInWindow: 1, orders: 6, producer: 1, redelivered: 1,
+	}, got)
+}
+
+func TestCheckerFindsWhatDoesNotAddUp(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		skip   string
+		change func(l *ledger)
+		want   string
+	}{
+		{"an order without an effect", "plain", nil, "plain is lost"},
+		{"a poison order without a dead letter", "poison", func(l *ledger) { l.begin(4, "poison", place{0, 5}); l.fail(4, "poison") }, "poison is lost: it is poison, but not in the dead letter topic"},
+		{"a poison order with an effect", "", func(l *ledger) { handle(l, 4, "poison", 5) }, "poison cannot succeed, but has an effect"},
+		{"an effect twice without a kill", "", func(l *ledger) { handle(l, 4, "plain", 0) }, "plain: effect 2 times, but 0 kills between effect and verdict"},
+		{"an effect twice after a kill before the effect", "", func(l *ledger) { handle(l, 4, "early", 1) }, "early: effect 2 times, but 0 kills between effect and verdict"},
+		{"an effect three times after one kill", "", func(l *ledger) { handle(l, 4, "window", 2) }, "window: effect 3 times, but 1 kills between effect and verdict"},
+		{"a kill in the window that repeats nothing", "window", func(l *ledger) { l.begin(2, "window", place{0, 2}); l.effect(2, "window"); l.kill(2, inWindow) }, "window: effect 1 times, but 1 kills between effect and verdict"},
+		{"a healthy order in the dead letters", "", func(l *ledger) { l.deadLetter("plain") }, "plain was dead-lettered without a reason"},
+		{"a run that never ended", "", func(l *ledger) { l.begin(4, "plain", place{0, 0}) }, "plain: a run in child 4 has neither an end nor a kill"},
+		{"a dead letter of nobody", "", func(l *ledger) { l.deadLetter("ghost") }, "dead letter of unknown order ghost"},
+		{"an effect outside a run", "", func(l *ledger) { l.effect(9, "plain") }, "effect of plain that was not running"},
+		{"more producer duplicates than were sent", "", func(l *ledger) { l.duplicate("plain", place{1, 0}) }, "2 producer duplicates were acknowledged, but only 1 were sent"},
+		{"a kill that did not take place", "late", func(l *ledger) { handle(l, 3, "late", 3) }, "0 of 1 kills between verdict and ack took place"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := faultless(c.skip)
+			if c.change != nil {
+				c.change(l)
+			}
+			require.Contains(t, l.check(plan()), c.want)
+		})
+	}
+}
+
+func TestLostAndRepeatedOrdersAreCounted(t *testing.T) {
+	l := faultless("plain")
+	handle(l, 4, "late", 3)
+	got := l.tally("")
+	require.Equal(t, 1, got.Lost)
+	require.Equal(t, 2, got.Doubled)
+	require.Equal(t, 1, got.DoubledInWindow)
+}
+
+func TestDuplicateOfACopyThatComesAgainIsTheBrokers(t *testing.T) {
+	l := newLedger(plan())
+	handle(l, 1, "plain", 0)
+	l.duplicate("plain", place{0, 6})
+	l.duplicate("plain", place{0, 6})
+	l.duplicate("plain", place{0, 0})
+	got := l.tally("")
+	require.Equal(t, 1, got.producer)
+	require.Equal(t, 2, got.redelivered)
+}

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestScheduleIsThatOfItsSeed(t *testing.T) {
+	require.Equal(t, newSchedule(7, 200), newSchedule(7, 200))
+	require.NotEqual(t, newSchedule(7, 200), newSchedule(8, 200))
+}
+
+func TestScheduleHasEverythingAndNoOrderTwoFates(t *testing.T) {
+	for _, n := range []int{minOrders, 50, 200, 5000} {
+		for seed := range uint64(20) {
+			s := newSchedule(seed, n)
+			require.Len(t, s.orders, n)
+			require.Len(t, s.published, n+n/5)
+			points := make(map[point]int)
+			for id, p := range s.kills {
+				points[p]++
+				require.NotContains(t, s.failures, id)
+				require.NotContains(t, s.poison, id)
+			}
+			require.Positive(t, points[beforeEffect])
+			require.Positive(t, points[inWindow])
+			require.Positive(t, points[beforeAck])
+			require.NotEmpty(t, s.failures)
+			require.NotEmpty(t, s.poison)
+			for id := range s.poison {
+				require.NotContains(t, s.failures, id)
+			}
+			seen := make(map[string]bool)
+			for _, id := range s.published {
+				seen[id] = true
+			}
+			require.Len(t, seen, n)
+		}
+	}
+}
