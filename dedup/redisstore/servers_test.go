@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"net"
 	"os"
@@ -243,4 +244,14 @@ func heldOf(q dedup.ClaimRequest, v dedup.Verdict) dedup.Held {
 	h := dedup.Held{ClaimRequest: q, Epoch: v.Epoch, Attempt: v.Attempt, Crashes: v.Crashes, Condemned: v.State == dedup.Condemned, LastError: v.LastError}
 	h.Redrive = v.Redrive
 	return h
+}
+
+func newKey() (k dedup.Key) {
+	rand.Read(k[:])
+	return k
+}
+
+func newOwner() (o dedup.Owner) {
+	rand.Read(o[:])
+	return o
 }

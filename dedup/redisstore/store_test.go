@@ -35,6 +35,19 @@ func TestStoreOnCluster(t *testing.T) {
 	deduptest.TestStore(t, config(realCluster(t)))
 }
 
+func TestModelOnMiniredis(t *testing.T) {
+	m := startMini(t)
+	c := config(m.client(t))
+	c.Advance = func(_ testing.TB, d time.Duration) { m.advance(d) }
+	deduptest.CheckModel(t, c)
+}
+
+func TestModelOnRedis(t *testing.T) {
+	c := config(realRedis(t))
+	c.Lease = 20 * time.Millisecond // each run waits for several
+	deduptest.CheckModel(t, c)
+}
+
 func TestBatchIsOneRoundTrip(t *testing.T) {
 	client, count := realRedis(t), &counter{}
 	store := open(client)
