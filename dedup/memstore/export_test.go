@@ -20,3 +20,10 @@ func (s *Store) Fork(now func() time.Time) *Store {
 	}
 	return f
 }
+
+// Len is how many records are kept, expired ones included.
+func (s *Store) Len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.records)
+}
