@@ -4,6 +4,8 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
+	"hash"
+	"sync"
 )
 
 // Key is what a Store sees of (application, scope, ID): a SHA-256 over length-prefixed
@@ -18,15 +20,18 @@ type Fingerprint [16]byte
 
 // FingerprintOf hashes parts, length-prefixed. It is never the zero Fingerprint.
 func FingerprintOf(parts ...[]byte) Fingerprint {
-	var buf [256]byte
-	b := buf[:0]
+	h := hashers.Get().(hash.Hash)
+	defer hashers.Put(h)
+	h.Reset()
+	var buf [sha256.Size]byte // the size of a part, and in the end the sum
 	for _, p := range parts {
-		b = binary.BigEndian.AppendUint64(b, uint64(len(p)))
-		b = append(b, p...)
+		h.Write(binary.BigEndian.AppendUint64(buf[:0], uint64(len(p))))
+		h.Write(p)
 	}
-	sum := sha256.Sum256(b)
-	return Fingerprint(sum[:16])
+	return Fingerprint(h.Sum(buf[:0])[:len(Fingerprint{})])
 }
+
+var hashers = sync.Pool{New: func() any { return sha256.New() }}
 
 // keyOf names one piece of work to a store.
 func keyOf(app, scope, id string) Key {
