@@ -1,0 +1,109 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idemq/idemq/internal/testenv"
+)
+
+// demonstrate runs the whole demonstration, its children being real processes.
+func demonstrate(t *testing.T, env map[string]string, args ...string) (columns map[string]tally, progress string) {
+	t.Helper()
+	var out, log bytes.Buffer
+	begun := time.Now()
+	err := run(t.Context(), append(args, "--json"), func(k string) string { return env[k] }, &out, &log)
+	require.NoError(t, err, "%s\n%s", &log, &out)
+	t.Logf("%v in %v", args, time.Since(begun).Round(time.Millisecond))
+	var all []tally
+	require.NoError(t, json.Unmarshal(out.Bytes(), &all), "stdout has nothing but JSON")
+	require.Len(t, all, 2)
+	columns = make(map[string]tally)
+	for _, c := range all {
+		columns[c.Subject] = c
+	}
+	return columns, log.String()
+}
+
+// lines counts the progress lines that have all of parts.
+func lines(progress string, parts ...string) (n int) {
+	for line := range strings.Lines(progress) {
+		all := true
+		for _, p := range parts {
+			all = all && strings.Contains(line, p)
+		}
+		if all {
+			n++
+		}
+	}
+	return n
+}
+
+func requireDemonstrated(t *testing.T, columns map[string]tally, progress string, kills int) {
+	t.Helper()
+	naive, safe := columns[setnxSubject], columns[idemqSubject]
+	require.Positive(t, naive.Lost)
+	require.Zero(t, naive.DeadLettered)
+	require.Zero(t, safe.Lost)
+	require.Positive(t, safe.DeadLettered)
+	require.Positive(t, safe.Retried)
+	require.GreaterOrEqual(t, safe.TakenOver, 2*kills, "kills before the effect and in the window")
+	require.Equal(t, lines(progress, "idemq: kill -9", inWindow.String()), safe.Doubled)
+	require.Equal(t, kills, safe.Doubled)
+	require.Equal(t, safe.Doubled, safe.DoubledInWindow)
+	require.Equal(t, naive.Published, safe.Published)
+	for _, subject := range []string{setnxSubject, idemqSubject} {
+		require.Equal(t, 3*kills, lines(progress, subject+": kill -9"), "the same kills for both")
+	}
+}
+
+func TestDemonstrationAddsUp(t *testing.T) {
+	for seed := 1; seed <= 3; seed++ {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			t.Parallel()
+			columns, progress := demonstrate(t, nil, "--seed", fmt.Sprint(seed))
+			requireDemonstrated(t, columns, progress, 3)
+		})
+	}
+}
+
+func TestSmallDemonstrationPrintsItsTable(t *testing.T) {
+	t.Parallel()
+	var out, log bytes.Buffer
+	require.NoError(t, run(t.Context(), []string{"--orders", "20"}, func(string) string { return "" }, &out, &log), "%s", &log)
+	require.Regexp(t, `setnx loop +idemq`, out.String())
+	require.Contains(t, out.String(), "idemq lost none. It did 1 twice")
+}
+
+func TestDemonstrationOnRealServers(t *testing.T) {
+	t.Parallel()
+	env := map[string]string{brokersVar: strings.Join(testenv.Kafka(t), ","), redisVar: testenv.Redis(t)}
+	columns, progress := demonstrate(t, env, "--broker", "kafka", "--store", "redis", "--demo", "--orders", "100", "--seed", "4")
+	requireDemonstrated(t, columns, progress, 2)
+}
+
+func TestInterruptedDemonstrationEndsItsChildren(t *testing.T) {
+	e, err := startEmbedded()
+	require.NoError(t, err)
+	defer e.close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	at := e.servers
+	s := newSchedule(1, 50)
+	tr := newTrial(idemqSubject, "interrupted", s, at, newProgress(writer(func(b []byte) { cancel() })), nil) // at the first kill
+	require.ErrorIs(t, tr.run(ctx), context.Canceled)
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	require.Empty(t, tr.running)
+}
+
+type writer func(b []byte)
+
+func (w writer) Write(b []byte) (int, error) { w(b); return len(b), nil }
