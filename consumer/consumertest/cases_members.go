@@ -97,10 +97,10 @@ func (e *env) publishSpread(n int) (numbers []int) {
 }
 
 // bothReceive publishes until each of the two members (nil: not asked for) has received something.
-func (e *env) bothReceive(a, b *member, take func(what string) got) {
+func (e *env) bothReceive(a, b *peer, take func(what string) got) {
 	e.Helper()
 	end := time.Now().Add(e.conf.Patience)
-	had := map[*member]bool{nil: true}
+	had := map[*peer]bool{nil: true}
 	for !had[a] || !had[b] {
 		require.False(e, time.Now().After(end), "two members are open, but only one was given anything, within Patience %v", e.conf.Patience)
 		for range e.publishSpread(10) {
@@ -165,7 +165,7 @@ func (e *env) needsCut() {
 
 // collectAtLeast is collect where messages may come that were acknowledged just before a
 // fault, too: these are acknowledged once more.
-func (m *member) collectAtLeast(numbers []int) map[int]got {
+func (m *peer) collectAtLeast(numbers []int) map[int]got {
 	m.Helper()
 	wanted := make(map[int]bool, len(numbers))
 	for _, n := range numbers {

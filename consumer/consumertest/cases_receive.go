@@ -123,7 +123,7 @@ var receiveCases = []testCase{
 }
 
 // takeAll acknowledges until n different messages have come.
-func (m *member) takeAll(n int) {
+func (m *peer) takeAll(n int) {
 	m.Helper()
 	seen := make(map[int]bool, n)
 	for len(seen) < n {

@@ -96,11 +96,11 @@ var retryCases = []testCase{
 }
 
 // waitFor waits for a message that is to come after d.
-func (m *member) waitFor(number int, d time.Duration) got {
+func (m *peer) waitFor(number int, d time.Duration) got {
 	m.Helper()
 	patient := *m.env
 	patient.conf.Patience += d
-	return (&member{env: &patient, source: m.source}).one(number)
+	return (&peer{env: &patient, source: m.source}).one(number)
 }
 
 var deadCases = []testCase{

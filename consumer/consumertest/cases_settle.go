@@ -105,7 +105,7 @@ var settleCases = []testCase{
 
 // ackAgain waits for a new delivery of each message, and says Ack on it after the old
 // delivery has been refused another word.
-func (m *member) ackAgain(numbers []int, old map[int]got) {
+func (m *peer) ackAgain(numbers []int, old map[int]got) {
 	m.Helper()
 	again := m.collect(numbers)
 	for n, g := range again {

@@ -88,7 +88,7 @@ type got struct {
 	number int
 	broker string // the broker's own name for it
 	at     time.Time
-	from   *member
+	from   *peer
 	err    error // of a Receive in the background
 }
 
@@ -101,25 +101,25 @@ func (g got) lost() bool {
 	}
 }
 
-// member is one open Source.
-type member struct {
+// peer is one open Source, a member of the group.
+type peer struct {
 	*env
 	source consumer.Source
 	once   sync.Once
 }
 
 // open opens one more member, closed at the end of the case.
-func (e *env) open() *member {
+func (e *env) open() *peer {
 	e.Helper()
 	s := e.conf.Open(e.TB)
 	require.NotNil(e, s, "Config.Open returned nil")
-	m := &member{env: e, source: s}
+	m := &peer{env: e, source: s}
 	e.Cleanup(func() { m.once.Do(func() { _ = e.patient(s.Close) }) })
 	return m
 }
 
 // close closes m in time.
-func (m *member) close() {
+func (m *peer) close() {
 	m.Helper()
 	m.once.Do(func() {
 		begun := time.Now()
@@ -129,14 +129,14 @@ func (m *member) close() {
 }
 
 // reopen is a restart: what was not settled counts as crashed.
-func (m *member) reopen() *member {
+func (m *peer) reopen() *peer {
 	m.Helper()
 	m.close()
 	return m.open()
 }
 
 // receive is one Receive, which must bring something.
-func (m *member) receive(max int) []got {
+func (m *peer) receive(max int) []got {
 	m.Helper()
 	ctx, cancel := m.within(m.conf.Patience)
 	defer cancel()
@@ -146,7 +146,7 @@ func (m *member) receive(max int) []got {
 }
 
 // receiveIn may be called on any goroutine; what breaks a rule is its error.
-func (m *member) receiveIn(ctx context.Context, max int) ([]got, error) {
+func (m *peer) receiveIn(ctx context.Context, max int) ([]got, error) {
 	ds, err := m.source.Receive(ctx, max)
 	now := time.Now()
 	switch {
@@ -175,7 +175,7 @@ func (m *member) receiveIn(ctx context.Context, max int) ([]got, error) {
 }
 
 // collect receives until it has one delivery of each number, the latest. What else comes is an error.
-func (m *member) collect(numbers []int) map[int]got {
+func (m *peer) collect(numbers []int) map[int]got {
 	m.Helper()
 	wanted := make(map[int]bool, len(numbers))
 	for _, n := range numbers {
@@ -197,13 +197,13 @@ func (m *member) collect(numbers []int) map[int]got {
 }
 
 // one waits for a delivery of the given message; nothing else may come.
-func (m *member) one(number int) got {
+func (m *peer) one(number int) got {
 	m.Helper()
 	return m.collect([]int{number})[number]
 }
 
 // fetch publishes n messages in one lane and receives them; nothing of it is settled.
-func (m *member) fetch(n int) ([]int, map[int]got) {
+func (m *peer) fetch(n int) ([]int, map[int]got) {
 	m.Helper()
 	numbers := m.publish(n, "one")
 	return numbers, m.collect(numbers)
@@ -219,7 +219,7 @@ func (e *env) ack(gs ...got) {
 
 // nothingElse proves that none of what was published before under keys comes again: messages
 // published now overtake nothing, and behind them there is silence.
-func (m *member) nothingElse(keys ...string) {
+func (m *peer) nothingElse(keys ...string) {
 	m.Helper()
 	var last []int
 	for _, k := range keys {
@@ -238,7 +238,7 @@ func (m *member) nothingElse(keys ...string) {
 }
 
 // pump receives in the background, one delivery at a time, until the end of the case.
-func (m *member) pump(into chan<- got) {
+func (m *peer) pump(into chan<- got) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(m.Context()))
 	var running sync.WaitGroup
 	running.Go(func() {
