@@ -35,10 +35,11 @@ func (c Cluster) check() error {
 	return nil
 }
 
-// transport is the connection pool of one source or publisher. Its metadata are those of
-// topics, or of all topics where none are named.
-func (c Cluster) transport(ttl time.Duration, topics []string, dial dialFunc) *kafka.Transport {
+// transport is the connection pool of one source or publisher; ctx ends its goroutines. Its
+// metadata are those of topics, or of all topics where none are named.
+func (c Cluster) transport(ctx context.Context, ttl time.Duration, topics []string, dial dialFunc) *kafka.Transport {
 	return &kafka.Transport{
+		Context:        ctx,
 		Dial:           dial,
 		MetadataTTL:    ttl,
 		MetadataTopics: topics,

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/idemq/idemq/consumer"
@@ -23,7 +23,11 @@ const IDHeader = "message-id"
 type Publisher struct {
 	producer *producer
 	timeout  time.Duration
-	closed   atomic.Bool
+	cancel   context.CancelFunc // ends the pool
+
+	mu     sync.Mutex
+	closed bool
+	calls  sync.WaitGroup
 }
 
 var _ outbox.Publisher = (*Publisher)(nil)
@@ -40,9 +44,10 @@ func NewPublisher(c Cluster, o *PublisherOptions) (*Publisher, error) {
 	if timeout < 0 {
 		return nil, fmt.Errorf("kafka: PublisherOptions.Timeout %v is negative; leave it zero for %v", timeout, defaultPublishTimeout)
 	}
-	pool := c.transport(publisherTTL, nil, nil)
+	ctx, cancel := context.WithCancel(context.Background()) // ends with Close
+	pool := c.transport(ctx, publisherTTL, nil, nil)
 	client := &kafka.Client{Addr: c.addr(), Transport: pool}
-	return &Publisher{producer: &producer{client: client, pool: pool}, timeout: timeout}, nil
+	return &Publisher{producer: &producer{client: client, pool: pool}, timeout: timeout, cancel: cancel}, nil
 }
 
 // publisherTTL is how old a publisher's view of the cluster may be while nothing fails.
@@ -78,9 +83,14 @@ func (p *Publisher) Publish(ctx context.Context, ms []outbox.Message, errs []err
 }
 
 func (p *Publisher) send(ctx context.Context, ms []kafka.Message, errs []error) error {
-	if p.closed.Load() {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
 		return ErrClosed
 	}
+	p.calls.Add(1)
+	p.mu.Unlock()
+	defer p.calls.Done()
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	return p.producer.send(ctx, ms, errs)
@@ -133,11 +143,17 @@ func (p *Publisher) Redrive(ctx context.Context, m *consumer.Message) error {
 	return nil
 }
 
-// Close ends the publisher's connections; calls under way finish.
+// Close waits for the calls under way, at most PublisherOptions.Timeout, and ends the publisher's connections.
 func (p *Publisher) Close() error {
-	if p.closed.Swap(true) {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
 		return ErrClosed
 	}
+	p.closed = true
+	p.mu.Unlock()
+	p.calls.Wait()
 	p.producer.pool.CloseIdleConnections()
+	p.cancel()
 	return nil
 }

@@ -25,6 +25,7 @@ type Source struct {
 	others conns // of pool
 	client *kafka.Client
 	pool   *kafka.Transport
+	unpool context.CancelFunc
 	dead   *deadLetters
 
 	signal chan struct{}      // capacity 1: Receive may find something
@@ -74,7 +75,10 @@ func NewSource(c Cluster, group string, topics []string, o *SourceOptions) (*Sou
 			known = append(known, d)
 		}
 	}
-	s.pool = c.transport(pollEvery, known, s.others.dial)
+	// A call that Close has no time to wait for could open the pool again: its goroutines end with this.
+	pooled, end := context.WithCancel(context.Background())
+	s.unpool = end
+	s.pool = c.transport(pooled, pollEvery, known, s.others.dial)
 	s.client = &kafka.Client{Addr: c.addr(), Transport: s.pool}
 	s.dead = newDeadLetters(&producer{client: s.client, pool: s.pool}, s.partitions)
 	return s, nil
@@ -249,7 +253,11 @@ func (s *Source) Close(ctx context.Context) error {
 	s.end()
 	started := s.started
 	s.mu.Unlock()
-	defer s.pool.CloseIdleConnections()
+	defer func() { // also of the last fetch, which nobody waits for any more
+		s.pool.CloseIdleConnections()
+		s.unpool()
+		s.others.cut(true)
+	}()
 	if !started {
 		close(s.done)
 		return s.dead.close(ctx)
@@ -262,7 +270,6 @@ func (s *Source) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		s.cancel()
 		s.conns.cut(true)
-		s.others.cut(true)
 		return fmt.Errorf("kafka: close %s: the client did not end in time, so its last acknowledgements may be missing and their messages come again: %w", s.scope, context.Cause(ctx))
 	}
 	return s.dead.close(ctx)
