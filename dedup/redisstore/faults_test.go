@@ -317,3 +317,28 @@ func TestServerDownIsAnErrorOfTheCall(t *testing.T) {
 	require.NoError(t, store.Ping(t.Context()))
 	acquireAll(t, store, asks(2)...)
 }
+
+// The owner's own record, damaged behind the part that names the owner.
+func TestOwnersDamagedRecordIsAnError(t *testing.T) {
+	m := startMini(t)
+	store := open(m.client(t))
+	for _, holder := range []string{"", "host/12345"} {
+		for _, change := range []func(r string) string{
+			func(r string) string { return r[:len(r)-1] },
+			func(r string) string { return r + "x" },
+		} {
+			q := ask(newKey())
+			q.Holder = holder
+			held := acquireAll(t, store, q)
+			good, err := m.Get(keyName(q.Key))
+			require.NoError(t, err)
+			bad := change(good)
+			require.NoError(t, m.Set(keyName(q.Key), bad))
+			require.ErrorContains(t, extendAll(t, store, held)[0], keyHex(q.Key))
+			require.ErrorContains(t, finishAll(t, store, held, dedup.Done)[0], keyHex(q.Key))
+			left, err := m.Get(keyName(q.Key))
+			require.NoError(t, err)
+			require.Equal(t, bad, left, "it was overwritten")
+		}
+	}
+}

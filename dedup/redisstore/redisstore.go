@@ -92,8 +92,8 @@ func (s *Store) Finish(ctx context.Context, in []dedup.FinishRequest, out []erro
 	return s.run(ctx, b)
 }
 
-// RecordBytes implements dedup.Sizer: key, value, and their entries in the server's two tables.
-func (s *Store) RecordBytes() int { return 176 }
+// RecordBytes implements dedup.Sizer: key, value with fingerprint, and their entries in the server's two tables.
+func (s *Store) RecordBytes() int { return 193 }
 
 var (
 	_ dedup.Store  = (*Store)(nil)

@@ -159,10 +159,10 @@ func TestRecordIsSmall(t *testing.T) {
 	client := realRedis(t)
 	store := open(client)
 	for name, q := range map[string]dedup.ClaimRequest{"plain": ask(newKey()), "with fingerprint": ask(newKey())} {
-		limit := int64(144)
+		limit := int64(128)
 		if name != "plain" {
 			q.Fingerprint = dedup.FingerprintOf([]byte("body"))
-			limit = 160
+			limit = 144
 		}
 		require.NoError(t, finishAll(t, store, acquireAll(t, store, q), dedup.Done)[0])
 		got, err := client.MemoryUsage(t.Context(), keyName(q.Key)).Result()
@@ -170,4 +170,39 @@ func TestRecordIsSmall(t *testing.T) {
 		t.Logf("%s: %d bytes a done record by MEMORY USAGE", name, got)
 		require.LessOrEqual(t, got, limit, name)
 	}
+}
+
+// Neighbours that are alike but for their payload are told apart.
+func TestNeighboursKeepTheirOwnPayload(t *testing.T) {
+	store := open(startMini(t).client(t))
+	held := acquireAll(t, store, asks(12)...)
+	fin := ended(held, dedup.Failed)
+	for i := range fin {
+		if i%3 != 0 {
+			fin[i].Reason = strings.Repeat("f", i)
+		}
+	}
+	errs, again := make([]error, len(fin)), make([]dedup.ClaimRequest, len(fin))
+	require.NoError(t, store.Finish(t.Context(), fin, errs))
+	for i := range again {
+		require.NoError(t, errs[i])
+		again[i] = ask(held[i].Key)
+	}
+	for i, v := range claimAll(t, store, again...) {
+		require.Equal(t, dedup.Failed, v.State)
+		require.Equal(t, fin[i].Reason, v.LastError, "item %d", i)
+	}
+}
+
+func TestRecordOutlivesALeaseBeyondItsRetention(t *testing.T) {
+	m := startMini(t)
+	store := open(m.client(t))
+	q := ask(newKey())
+	q.Lease, q.Retention = time.Minute, time.Second
+	held := acquireAll(t, store, q)
+	m.advance(30 * time.Second)
+	require.Equal(t, dedup.InProgress, claimAll(t, store, ask(q.Key))[0].State)
+	require.NoError(t, extendAll(t, store, held)[0])
+	m.advance(30 * time.Second)
+	require.NoError(t, finishAll(t, store, held, dedup.Done)[0])
 }

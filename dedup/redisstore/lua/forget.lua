@@ -2,7 +2,7 @@
 local v = pcall_('GET', KEYS[1])
 if type(v) == 'string' then
   local r = decode(v)
-  if r and owned(r) and r.lease and clock() < r.lease then return 'B' end
+  if r and r.lease and clock() < r.lease then return 'B' end
 end
 call('DEL', KEYS[1])
 return 'O'
