@@ -42,7 +42,7 @@
 // While a slot moves, a call with keys on both sides is repeated key by key. Scripts are called by
 // digest, and sent whole to a server that does not know them.
 //
-// A finished record without a result takes 120 bytes by MEMORY USAGE, 136 with a fingerprint, and about 57 more
+// A finished record without a result takes 120 to 136 bytes by MEMORY USAGE, 16 more with a fingerprint, and about 57
 // in the server's two tables: 177 and 193 MB of used_memory for each million IDs within their retention
 // (Debian's Redis 7.0.15, BenchmarkBytesPerID; 16 less where jemalloc is Redis's own). A result
 // adds its length; a claim that is held adds its holder's name and 7 bytes.

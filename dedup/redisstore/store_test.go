@@ -159,10 +159,10 @@ func TestRecordIsSmall(t *testing.T) {
 	client := realRedis(t)
 	store := open(client)
 	for name, q := range map[string]dedup.ClaimRequest{"plain": ask(newKey()), "with fingerprint": ask(newKey())} {
-		limit := int64(128)
+		limit := int64(144)
 		if name != "plain" {
 			q.Fingerprint = dedup.FingerprintOf([]byte("body"))
-			limit = 144
+			limit = 160
 		}
 		require.NoError(t, finishAll(t, store, acquireAll(t, store, q), dedup.Done)[0])
 		got, err := client.MemoryUsage(t.Context(), keyName(q.Key)).Result()
