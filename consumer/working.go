@@ -100,7 +100,7 @@ func (e *engine) startSuspect(t *task) {
 			}
 			// Superseded, or the store is down: it must not run on that.
 			e.inbox.mu.Lock()
-			t.result, t.started = err, false
+			t.result, t.started, s.next = err, false, 1
 			e.inbox.ran, e.inbox.over = append(e.inbox.ran, t), append(e.inbox.over, s)
 			e.inbox.mu.Unlock()
 			e.inbox.signal()
