@@ -2,10 +2,15 @@ package testenv
 
 import (
 	"context"
+	"net"
+	"net/netip"
 	"os"
+	"strconv"
 	"sync"
 	"testing"
 
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/network"
 	"github.com/testcontainers/testcontainers-go"
 	"github.com/testcontainers/testcontainers-go/wait"
 )
@@ -30,41 +35,45 @@ var dockerRuns = sync.OnceValue(func() bool {
 	return provider.Health(context.Background()) == nil
 })
 
-// redisContainer is started once for the test process and removed with it.
-func redisContainer(tb testing.TB) (string, bool) {
-	tb.Helper()
-	return shared(tb, &redisOnce, redisRequest())
-}
+// A container serves all tests of its process and is removed by testcontainers' reaper after it.
+var startRedisContainer = sync.OnceValues(func() (string, error) {
+	return startContainer(redisRequest())
+})
 
-// kafkaContainer advertises the port that docker-compose.yml publishes, because a broker must
-// tell its clients where it is before anybody knows a free port.
-func kafkaContainer(tb testing.TB) (string, bool) {
-	tb.Helper()
-	return shared(tb, &kafkaOnce, kafkaRequest())
-}
-
-var redisOnce, kafkaOnce onceContainer
-
-type onceContainer struct {
-	once sync.Once
-	addr string
-	err  error
-}
-
-func shared(tb testing.TB, o *onceContainer, r testcontainers.ContainerRequest) (string, bool) {
-	tb.Helper()
-	o.once.Do(func() {
-		ctx := context.Background()
-		var c testcontainers.Container
-		c, o.err = testcontainers.GenericContainer(ctx, testcontainers.GenericContainerRequest{ContainerRequest: r, Started: true})
-		if o.err == nil {
-			o.addr, o.err = c.Endpoint(ctx, "")
-		}
-	})
-	if o.err != nil {
-		tb.Fatalf("container %s: %v", r.Image, o.err)
+var startKafkaContainer = sync.OnceValues(func() (string, error) {
+	port, err := freePort()
+	if err != nil {
+		return "", err
 	}
-	return o.addr, true
+	return startContainer(kafkaRequest(port))
+})
+
+func redisContainer(tb testing.TB) string {
+	tb.Helper()
+	return started(tb, redisImage, startRedisContainer)
+}
+
+func kafkaContainer(tb testing.TB) string {
+	tb.Helper()
+	return started(tb, kafkaImage, startKafkaContainer)
+}
+
+func started(tb testing.TB, image string, start func() (string, error)) string {
+	tb.Helper()
+	addr, err := start()
+	if err != nil {
+		tb.Fatalf("container %s: %v", image, err)
+	}
+	return addr
+}
+
+func startContainer(r testcontainers.ContainerRequest) (string, error) {
+	ctx := context.Background() // the container outlives the test that asked first
+	c, err := testcontainers.GenericContainer(ctx, testcontainers.GenericContainerRequest{ContainerRequest: r, Started: true})
+	if err != nil {
+		return "", err
+	}
+	return c.Endpoint(ctx, "")
 }
 
 func redisRequest() testcontainers.ContainerRequest {
@@ -75,20 +84,40 @@ func redisRequest() testcontainers.ContainerRequest {
 	}
 }
 
-func kafkaRequest() testcontainers.ContainerRequest {
+// kafkaRequest publishes the broker on a port that is chosen beforehand, because a broker has to
+// tell its clients where it is, and is asked for that before Docker has chosen one. The port is
+// free and not the default one: test processes run side by side, each with a broker of its own.
+func kafkaRequest(port int) testcontainers.ContainerRequest {
+	p := strconv.Itoa(port)
+	inside := network.MustParsePort(p + "/tcp")
 	return testcontainers.ContainerRequest{
-		Image: kafkaImage, ExposedPorts: []string{"19092:19092/tcp"},
+		Image: kafkaImage, ExposedPorts: []string{inside.String()},
 		Env: map[string]string{
 			"KAFKA_NODE_ID": "1", "KAFKA_PROCESS_ROLES": "broker,controller",
-			"KAFKA_CONTROLLER_QUORUM_VOTERS": "1@localhost:19093", "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
-			"KAFKA_LISTENERS":                      "PLAINTEXT://:19092,CONTROLLER://:19093",
-			"KAFKA_ADVERTISED_LISTENERS":           "PLAINTEXT://localhost:19092",
+			"KAFKA_CONTROLLER_QUORUM_VOTERS": "1@localhost:9093", "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
+			"KAFKA_LISTENERS":                      "PLAINTEXT://:" + p + ",CONTROLLER://:9093",
+			"KAFKA_ADVERTISED_LISTENERS":           "PLAINTEXT://127.0.0.1:" + p,
 			"KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
 			"KAFKA_NUM_PARTITIONS":                 "4", "KAFKA_AUTO_CREATE_TOPICS_ENABLE": "false",
-			"KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR": "1", "KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR": "1",
-			"KAFKA_TRANSACTION_STATE_LOG_MIN_ISR": "1", "KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
-			"KAFKA_GROUP_MIN_SESSION_TIMEOUT_MS": "1000",
+			"KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR": "1", "KAFKA_OFFSETS_TOPIC_NUM_PARTITIONS": "4",
+			"KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR": "1", "KAFKA_TRANSACTION_STATE_LOG_MIN_ISR": "1",
+			"KAFKA_TRANSACTION_STATE_LOG_NUM_PARTITIONS": "4",
+			"KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS":     "0", "KAFKA_GROUP_MIN_SESSION_TIMEOUT_MS": "1000",
+		},
+		HostConfigModifier: func(h *container.HostConfig) {
+			h.PortBindings = network.PortMap{inside: {{HostIP: netip.MustParseAddr("127.0.0.1"), HostPort: p}}}
 		},
 		WaitingFor: wait.ForLog("Kafka Server started"),
 	}
+}
+
+// freePort asks the system for a port that nobody listens on. Another process may take it before
+// it is used; a server that finds it taken ends, and the test shows the server's log.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
 }

@@ -1,12 +1,22 @@
-// Package testenv gives tests real servers: those whose addresses are in the environment, as
-// scripts/services.sh env prints them, else containers where a Docker engine runs. Without
-// either a test is skipped and says so; with IDEMQ_REQUIRE_SERVICES=1 it fails.
+// Package testenv gives tests real servers. Shared ones ([Redis], [RedisCluster], [Kafka]) come
+// from the environment, as scripts/services.sh env prints their addresses, else from containers
+// where a Docker engine runs. Private ones ([StartRedis], [StartKafka]) are processes of the
+// test, which it may stop, kill and start again; [NewProxy] breaks the connections to either.
+// Where a server cannot be had the test is skipped and says why; with IDEMQ_REQUIRE_SERVICES=1
+// it fails.
 package testenv
 
 import (
 	"os"
 	"strings"
 	"testing"
+)
+
+// The ports on which scripts/services.sh and docker-compose.yml put the servers.
+const (
+	RedisPort        = 16379
+	RedisClusterPort = 17000 // the first of six
+	KafkaPort        = 19092
 )
 
 // Redis returns the address of a Redis server, shared by all tests: use keys of your own.
@@ -16,6 +26,8 @@ func Redis(tb testing.TB) string {
 }
 
 // RedisCluster returns the addresses of a Redis Cluster of three masters with a replica each.
+// It comes from the environment only: the nodes name each other by addresses that hold inside
+// a container's network, not outside.
 func RedisCluster(tb testing.TB) []string {
 	tb.Helper()
 	return addresses(tb, "IDEMQ_REDIS_CLUSTER_ADDRS", "redis-cluster", nil)
@@ -27,18 +39,6 @@ func Kafka(tb testing.TB) []string {
 	return addresses(tb, "IDEMQ_KAFKA_BROKERS", "kafka", kafkaContainer)
 }
 
-func addresses(tb testing.TB, variable, service string, container func(tb testing.TB) (string, bool)) []string {
-	tb.Helper()
-	v := os.Getenv(variable)
-	if v == "" && container != nil && dockerRuns() {
-		v, _ = container(tb)
-	}
-	if v == "" {
-		Missing(tb, variable+" is not set: scripts/services.sh start "+service+`; eval "$(scripts/services.sh env)"`)
-	}
-	return strings.Split(v, ",")
-}
-
 // Missing skips the test for want of a server, or fails it where all servers are required.
 func Missing(tb testing.TB, why string) {
 	tb.Helper()
@@ -46,4 +46,16 @@ func Missing(tb testing.TB, why string) {
 		tb.Fatal("a required server is missing: " + why)
 	}
 	tb.Skip("no server: " + why)
+}
+
+func addresses(tb testing.TB, variable, service string, container func(testing.TB) string) []string {
+	tb.Helper()
+	v := os.Getenv(variable)
+	if v == "" && container != nil && dockerRuns() {
+		v = container(tb)
+	}
+	if v == "" {
+		Missing(tb, variable+" is not set: scripts/services.sh start "+service+`; eval "$(scripts/services.sh env)"`)
+	}
+	return strings.Split(v, ",")
 }
