@@ -88,6 +88,7 @@ func kafkaSettings(port, controller int, advertised, data string) []string {
 		"transaction.state.log.replication.factor=1", "transaction.state.log.min.isr=1",
 		"transaction.state.log.num.partitions=4",
 		"group.initial.rebalance.delay.ms=0", "group.min.session.timeout.ms=1000",
+		"broker.session.timeout.ms=1500", "broker.heartbeat.interval.ms=300",
 	}
 }
 
