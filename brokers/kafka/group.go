@@ -151,7 +151,9 @@ func (g *generation) run(ctx, live, ended context.Context) {
 		defer g.wg.Done()
 		g.commitLoop(run)
 	}()
+	g.src.connected.Store(true)
 	g.manage(run)
+	g.src.connected.Store(false)
 	cancel()
 
 	var idle []<-chan struct{}

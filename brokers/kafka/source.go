@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/idemq/idemq/consumer"
@@ -33,6 +34,8 @@ type Source struct {
 	done   chan struct{}      // closed when the membership has ended
 	cancel context.CancelFunc // ends what Close has no time to wait for
 
+	connected atomic.Bool
+
 	mu      sync.Mutex
 	started bool
 	closed  bool
@@ -50,7 +53,14 @@ type retry struct {
 	due time.Time
 }
 
-var _ consumer.Source = (*Source)(nil)
+var (
+	_ consumer.Source    = (*Source)(nil)
+	_ consumer.Connector = (*Source)(nil)
+)
+
+// Connected reports whether this process is a member of the group and has its share of the
+// partitions. It is false while the group rebalances, and once heartbeats fail.
+func (s *Source) Connected() bool { return s.connected.Load() }
 
 // NewSource checks its settings against each other and does no I/O: the first Receive joins the group.
 func NewSource(c Cluster, group string, topics []string, o *SourceOptions) (*Source, error) {

@@ -300,3 +300,13 @@ idemq_zombies 0
 idemq_receiving 1
 `, out.String())
 }
+
+func TestReadyFollowsTheBroker(t *testing.T) {
+	e, err := startEmbedded()
+	require.NoError(t, err)
+	topic, _ := newTopic(t, e.servers, 3)
+	p := startService(t, e.servers, "--topic", topic, "--group", topic)
+	p.await("handled", func() bool { return len(p.orders()) == 3 })
+	e.kafka.Close()
+	p.await("not ready without a broker", func() bool { s, _ := p.page("/readyz"); return s == http.StatusServiceUnavailable })
+}
