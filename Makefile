@@ -1,11 +1,13 @@
-.PHONY: test bench lint demo services
+.PHONY: test bench lint demo
 SHELL := /bin/bash
 
 # Everything, with the race detector, on real servers: containers where a Docker engine
-# answers, else servers that scripts/services.sh installs and starts.
+# answers, else servers that scripts/services.sh installs and starts; they go on running for the
+# next time, until scripts/services.sh stop. Two packages at once, whatever the machine: the servers
+# are shared, and tests of leases and sessions of 2 s need their share of them.
 test:
 	@if docker info >/dev/null 2>&1; then \
-		go test -race -count=1 -timeout 30m ./...; \
+		go test -race -count=1 -timeout 30m -p 2 ./...; \
 	else \
 		scripts/services.sh start && eval "$$(scripts/services.sh env)" && \
 		IDEMQ_REQUIRE_SERVICES=1 go test -race -count=1 -timeout 30m -p 2 ./...; \
