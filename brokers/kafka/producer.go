@@ -230,18 +230,18 @@ func (c *chain) once(ctx context.Context, idx []int) error {
 		return err
 	}
 	c.asked.Store(true)
-	for _, t := range res.(*produce.Response).Topics {
-		for _, rp := range t.Partitions {
-			switch {
-			case rp.ErrorCode == 0:
-				return nil
-			case rp.ErrorMessage != "":
-				return fmt.Errorf("%s: %w", rp.ErrorMessage, kafka.Error(rp.ErrorCode))
-			}
-			return kafka.Error(rp.ErrorCode)
-		}
+	topics := res.(*produce.Response).Topics
+	if len(topics) != 1 || len(topics[0].Partitions) != 1 {
+		return errors.New("the broker's answer names other partitions than the one asked")
 	}
-	return errors.New("the broker's answer names no partition")
+	switch rp := topics[0].Partitions[0]; {
+	case rp.ErrorCode == 0:
+		return nil
+	case rp.ErrorMessage != "":
+		return fmt.Errorf("%s: %w", rp.ErrorMessage, kafka.Error(rp.ErrorCode))
+	default:
+		return kafka.Error(rp.ErrorCode)
+	}
 }
 
 // sizeOf is what a record takes in a batch, or a little more.

@@ -227,7 +227,6 @@ func TestReadyFollowsTheStore(t *testing.T) {
 	e, err := startEmbedded()
 	require.NoError(t, err)
 	defer e.close()
-	t.Cleanup(e.close)
 	topic, _ := newTopic(t, e.servers, 3)
 	p := startService(t, e.servers, "--topic", topic, "--group", topic)
 	ready := func() bool { status, _ := p.page("/readyz"); return status == http.StatusOK }
@@ -305,7 +304,11 @@ idemq_receiving 1
 func TestReadyFollowsTheBroker(t *testing.T) {
 	e, err := startEmbedded()
 	require.NoError(t, err)
-	t.Cleanup(e.close)
+	t.Cleanup(func() {
+		close(e.stop)
+		e.clock.Wait()
+		e.redis.Close()
+	})
 	topic, _ := newTopic(t, e.servers, 3)
 	p := startService(t, e.servers, "--topic", topic, "--group", topic)
 	p.await("handled", func() bool { return len(p.orders()) == 3 })

@@ -136,9 +136,7 @@ func takeoverAgainstFinish(e *env, s dedup.State) {
 	})
 	outs := make([][]dedup.Verdict, 0, keys)
 	for i := keys - 1; i >= 0; i-- { // from the other end: they meet in the middle
-		for _, out := range e.together(3, claims[i:i+1]) {
-			outs = append(outs, out)
-		}
+		outs = append(outs, e.together(3, claims[i:i+1])...)
 	}
 	finisher.Wait()
 	require.NoError(e, err, "Finish")

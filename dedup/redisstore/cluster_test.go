@@ -47,11 +47,18 @@ func startCluster(t *testing.T, replicas int) *cluster {
 // of returns the address and the node ID of the master that has k's slot, and the slot.
 func (c *cluster) of(t *testing.T, k dedup.Key) (addr, id string, slot int) {
 	slot = int(c.client.ClusterKeySlot(t.Context(), keyName(k)).Val())
-	shards, err := c.client.ClusterSlots(t.Context()).Result()
+	shards, err := c.client.ClusterShards(t.Context()).Result()
 	require.NoError(t, err)
 	for _, s := range shards {
-		if s.Start <= slot && slot <= s.End {
-			return s.Nodes[0].Addr, s.Nodes[0].ID, slot
+		for _, r := range s.Slots {
+			if int64(slot) < r.Start || r.End < int64(slot) {
+				continue
+			}
+			for _, n := range s.Nodes {
+				if n.Role == "master" && n.Health == "online" {
+					return fmt.Sprintf("%s:%d", n.IP, n.Port), n.ID, slot
+				}
+			}
 		}
 	}
 	require.Fail(t, "nobody has slot", "%d", slot)
