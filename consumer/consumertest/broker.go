@@ -30,7 +30,7 @@ type Broker struct {
 	MaxUnsettled int
 	// Fail is asked before each word on a delivery: "Ack", "Retry", "GiveBack" or
 	// "DeadLetter". If it returns an error, that is the answer: after Ack and GiveBack the message comes
-	// again at once; after the others the delivery is still to be settled. It is called from
+	// again a second later; after the others the delivery is still to be settled. It is called from
 	// many goroutines. Default: nothing fails.
 	Fail func(word string, m *consumer.Message) error
 

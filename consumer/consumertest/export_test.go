@@ -24,20 +24,25 @@ func RunCase(t *testing.T, name string, fresh func(tb testing.TB) Config) (faile
 			continue
 		}
 		synctest.Test(t, func(t *testing.T) {
-			r := &recorder{TB: t}
-			over := make(chan struct{})
-			go func() {
-				defer close(over)
-				defer r.cleanUp()
-				tc.run(newEnv(r, fresh(r)))
-			}()
-			<-over
-			failed, skipped, said = r.failed, r.skipped, r.said
+			failed, skipped, said = Recorded(t, func(tb testing.TB) { tc.run(newEnv(tb, fresh(tb))) })
 		})
 		return failed, skipped, said
 	}
 	t.Fatalf("there is no case %s", name)
 	return
+}
+
+// Recorded runs f with a TB of its own.
+func Recorded(t *testing.T, f func(tb testing.TB)) (failed, skipped bool, said string) {
+	r := &recorder{TB: t}
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		defer r.cleanUp()
+		f(r)
+	}()
+	<-over
+	return r.failed, r.skipped, r.said
 }
 
 // recorder takes a case's failure, which here is wanted, instead of the test.

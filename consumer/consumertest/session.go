@@ -13,6 +13,7 @@ const (
 	scope        = "test"
 	defaultHold  = 5 * time.Second
 	maxUnsettled = 1024
+	afterFault   = time.Second    // if a word could fail for ever at one instant, virtual time would stand still
 	replayed     = 24 * time.Hour // for how long Redeliver is reckoned with
 )
 
@@ -192,7 +193,7 @@ func (s *settler) Retry(_ context.Context, d time.Duration, _ error) error {
 }
 
 // say is the one final word, unless Broker.Fail spoils it: then it can be said again, or the
-// message is back at once.
+// message comes again by itself.
 func (s *settler) say(word string, repeatable bool, do func()) error {
 	q := s.b.q
 	q.mu.Lock()
@@ -216,7 +217,7 @@ func (s *settler) say(word string, repeatable bool, do func()) error {
 	}
 	q.back(s.it)
 	if err != nil {
-		q.again(s.it)
+		q.postpone(s.it, time.Now().Add(afterFault))
 		return err
 	}
 	do()

@@ -30,7 +30,7 @@ func TestBrokerWithoutOrder(t *testing.T) {
 func TestBrokerWithOrder(t *testing.T) {
 	consumertest.TestSource(t, func(testing.TB) consumertest.Config {
 		b := consumertest.NewBroker()
-		b.MaxUnsettled = 16 // as little as a case may rely on
+		b.MaxUnsettled = 10 // as few as the package doc promises
 		c := configOf(b, unchanged)
 		c.Ordered = true
 		return c
