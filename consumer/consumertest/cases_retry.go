@@ -106,10 +106,9 @@ func (m *peer) waitFor(number int, d time.Duration) got {
 var deadCases = []testCase{
 	{"DeadLetterIsACopyWithItsCauseAndOrigin", func(e *env) {
 		m := e.open()
-		sent := e.message(func(m *consumer.Message) { m.Headers = map[string]string{"message-id": "named by a header"} })
-		n := numbersOf([]consumer.Message{sent})[0]
-		m.conf.Publish(e.TB, sent)
+		n := m.publish(1, "")[0]
 		g := m.one(n)
+		g.ID = "named by a rule" // as a Consumer does, in place
 		cause := errors.New("card expired:\nline two, ünïcode")
 		require.NoError(e, e.patient(func(ctx context.Context) error { return g.DeadLetter(ctx, 3, cause) }), "DeadLetter")
 		require.NoError(e, e.patient(g.Ack), "Ack after DeadLetter")
@@ -118,7 +117,7 @@ var deadCases = []testCase{
 		for _, name := range []string{consumer.IDHeader, consumer.RedriveHeader, consumer.CauseHeader, consumer.OriginHeader, consumer.ScopeHeader} {
 			require.Equal(e, want[name], h[name], "header %s of a dead letter", name)
 		}
-		require.Equal(e, "named by a header", h[consumer.IDHeader], "the ID that the Consumer gave the message")
+		require.Equal(e, "named by a rule", h[consumer.IDHeader], "the ID that the Consumer gave the message")
 		m.nothingElse("")
 		e.deadLetters(1)
 	}},
