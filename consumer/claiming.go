@@ -209,11 +209,11 @@ func (e *engine) rekey(t *task) {
 	t.rekeyed = true
 	t.work.ID += "#" + hexPrint(t.work.Fingerprint)
 	t.work.Fingerprint = dedup.Fingerprint{}
-	if e.follow(t) {
-		e.offLane(t)
+	if !e.follow(t) {
+		e.enqueue(t)
 		return
 	}
-	e.enqueue(t)
+	e.offLane(t) // its leader may have arrived after it, so no lane may wait for it
 }
 
 // release gives t's claim back, uncounted.

@@ -170,9 +170,6 @@ func (e *engine) arrive(t *task) {
 		e.bury(t)
 		return
 	}
-	if e.follow(t) {
-		return
-	}
 	l := &t.own
 	if t.Lane != "" {
 		if l = e.lanes[t.Lane]; l == nil {
@@ -180,10 +177,14 @@ func (e *engine) arrive(t *task) {
 			e.lanes[t.Lane] = l
 		}
 	}
-	e.enter(t, l)
+	if !e.follow(t) || !t.leader.passed {
+		e.enter(t, l)
+	}
 }
 
-// follow makes t wait for a twin that is on its way in this process, if there is one.
+// follow makes t wait for a twin that is on its way in this process, if there is one. It keeps
+// its place in its lane until the twin has run. Lanes cannot wait for each other through that:
+// a leader arrived before its followers, and so did everything before it in its lane.
 func (e *engine) follow(t *task) bool {
 	if t.unnamed {
 		return false
@@ -194,15 +195,25 @@ func (e *engine) follow(t *task) bool {
 		e.twins[k] = t
 		return false
 	}
-	t.state = following
+	t.state, t.leader = following, leader
 	leader.followers = append(leader.followers, t)
 	return true
+}
+
+// pass lets the lanes of t and of its followers go on: t has run, or will not run any more.
+func (e *engine) pass(t *task) {
+	t.passed = true
+	e.offLane(t)
+	for _, f := range t.followers {
+		e.offLane(f)
+	}
 }
 
 func (e *engine) enter(t *task, l *lane) {
 	t.lane = l
 	l.q = append(l.q, t)
 	switch {
+	case t.state == following:
 	case t.unnamed:
 		e.setReady(t, time.Now())
 	case l.held:
@@ -211,7 +222,7 @@ func (e *engine) enter(t *task, l *lane) {
 	default:
 		e.enqueue(t)
 	}
-	if l.q[0] == t {
+	if l.head() == t {
 		e.advance(l)
 	}
 }
@@ -266,6 +277,8 @@ func (e *engine) advance(l *lane) {
 			return
 		}
 		e.unhold(l)
+	case following:
+		e.hold(l)
 	case waiting:
 		e.hold(l)
 		if !h.wakeAt.IsZero() && h.pause > 0 { // found in progress while others were before it
@@ -392,13 +405,27 @@ func (e *engine) leave(t *task, done bool) {
 
 // regroup sends a follower on its own way.
 func (e *engine) regroup(f *task) {
+	f.leader = nil
 	switch {
 	case e.draining || f.isLost():
 		e.giveBack(f)
-	case !e.follow(f):
+	case e.follow(f):
+		if f.leader.passed {
+			e.offLane(f)
+		}
+	default:
 		e.ownLane(f)
-		e.enqueue(f)
+		e.claimInTurn(f)
 	}
+}
+
+// claimInTurn has t claimed now, or when the head of its lane no longer waits.
+func (e *engine) claimInTurn(t *task) {
+	if t.lane.held && t.lane.head() != t {
+		t.state = parked
+		return
+	}
+	e.enqueue(t)
 }
 
 // drop forgets t.

@@ -139,10 +139,10 @@ func (e *engine) park(t *task) {
 	switch head := t.lane.head() == t; {
 	case head && t.suspect:
 		e.waitTurn(t)
-	case t.suspect || (t.lane.held && !head):
+	case t.suspect:
 		t.state = parked
 	default:
-		e.enqueue(t)
+		e.claimInTurn(t)
 	}
 }
 
@@ -166,7 +166,7 @@ func (e *engine) retryLater(t *task, d time.Duration, cause error) {
 // bury sends t's dead letter and, once that is confirmed, lets its record say so. Its lane goes on.
 func (e *engine) bury(t *task) {
 	t.state = ending
-	e.offLane(t)
+	e.pass(t)
 	cause, number := t.outcome.Cause, t.Redrive+1
 	if t.claim != nil {
 		number = t.claim.Redrive + 1

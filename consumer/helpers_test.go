@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -83,6 +84,18 @@ func (r *recorder) handle(ctx context.Context, m *consumer.Message) error {
 		return r.do(ctx, m)
 	}
 	return nil
+}
+
+func (r *recorder) all() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.ran)
+}
+
+func (r *recorder) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ran = nil
 }
 
 func (r *recorder) times(id string) (n int) {

@@ -39,7 +39,9 @@ type task struct {
 	wakeAt    time.Time // while waiting; zero: for a turn, not for a time
 	heapAt    int       // 1 + index in timers; 0: not in there
 
+	leader            *task // while following
 	followers         []*task
+	passed            bool  // lanes go on without it: it has run, or never will
 	prev, nextInOrder *task // in engine.live
 }
 

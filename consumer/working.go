@@ -210,7 +210,7 @@ func (e *engine) ran(t *task) {
 	case !t.started:
 		e.notStarted(t)
 	case t.result == nil:
-		e.offLane(t)
+		e.pass(t)
 		e.finish(t, dedup.Done, thenAck, nil)
 	case errors.Is(t.ended, dedup.ErrLeaseLost) || errors.Is(t.ended, ErrDrained): // we made it fail
 		e.release(t, thenPark)
@@ -346,6 +346,9 @@ func (e *engine) replace(t *task) *task {
 				t.lane.q[i] = heir
 			}
 		}
+	}
+	for _, f := range heir.followers {
+		f.leader = heir
 	}
 	t.lane, t.state, t.followers = nil, gone, nil
 	return heir

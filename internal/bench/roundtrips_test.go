@@ -57,23 +57,24 @@ func TestRoundTripsAtFullLoad(t *testing.T) {
 	require.GreaterOrEqual(t, claimed.Load()/claims.Load(), int64(8), "messages per claim call")
 	require.GreaterOrEqual(t, finished.Load()/finishes.Load(), int64(8), "messages per finish call")
 	calls := claims.Load() + finishes.Load() + beats.Load()
-	const firstTimes = 8 // a script that the server does not know takes a second command; two calls of a kind may find that out
-	require.LessOrEqual(t, commands.n.Load(), calls+firstTimes, "a batch is one command")
+	require.LessOrEqual(t, commands.n.Load(), calls, "a batch is one command")
 	t.Logf("%d messages: %d claim calls of %d, %d finish calls of %d messages in the mean, %d beats", n,
 		claims.Load(), claimed.Load()/claims.Load(), finishes.Load(), finished.Load()/finishes.Load(), beats.Load())
 }
 
-// commandCount counts what a client sends, NOSCRIPT and its second try included.
+// commandCount counts the scripts that a client has run. A question that the server answers with
+// NOSCRIPT ran nothing: it happens once a script, and whenever another test flushes them.
 type commandCount struct{ n atomic.Int64 }
 
 func (c *commandCount) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (c *commandCount) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if strings.HasPrefix(cmd.Name(), "eval") {
+		err := next(ctx, cmd)
+		if strings.HasPrefix(cmd.Name(), "eval") && !redis.HasErrorPrefix(err, "NOSCRIPT") {
 			c.n.Add(1)
 		}
-		return next(ctx, cmd)
+		return err
 	}
 }
 

@@ -1,0 +1,206 @@
+package consumer_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idemq/idemq/consumer"
+	"github.com/idemq/idemq/consumer/consumertest"
+	"github.com/idemq/idemq/dedup"
+	"github.com/idemq/idemq/dedup/deduptest"
+	"github.com/idemq/idemq/dedup/memstore"
+)
+
+func TestDuplicatesAreAcknowledgedWithoutRunning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGuard(t, memstore.New())
+		_, err := g.Do(t.Context(), work(message("m1", "")), func(context.Context) error { return nil })
+		require.NoError(t, err)
+		b := consumertest.NewBroker()
+		b.Publish(message("m1", ""), message("m2", ""), message("m2", ""))
+		r := &recorder{}
+		stats := b.Drain(t, newConsumer(t, b, g, r.handle, nil))
+		require.Equal(t, []string{"m2"}, r.all())
+		require.EqualValues(t, 1, stats.Done)
+		require.EqualValues(t, 2, stats.Duplicates)
+	})
+}
+
+func TestWorkInProgressElsewhereIsHeldNeverAcknowledged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New()
+		c, err := newGuard(t, s).Claim(t.Context(), work(message("m1", "lane")))
+		require.NoError(t, err)
+		b := kafkaLike()
+		b.Publish(message("m1", "lane"), message("m2", "lane"), message("m3", "other"))
+		r := &recorder{}
+		k := newConsumer(t, b, newGuard(t, s), r.handle, nil)
+		stop := start(t, k)
+		time.Sleep(10 * time.Minute)
+		require.Equal(t, []string{"m3"}, r.all(), "its lane waits, others do not")
+		require.EqualValues(t, 2, k.Stats().Waiting)
+		require.NoError(t, c.Fail(t.Context(), errBoom))
+		time.Sleep(2 * time.Second)
+		require.Equal(t, []string{"m3", "m1", "m2"}, r.all())
+		require.NoError(t, stop())
+		require.EqualValues(t, 3, k.Stats().Done)
+	})
+}
+
+func TestWorkInProgressElsewhereGoesBackToABrokerThatCanPostpone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New()
+		c, err := newGuard(t, s).Claim(t.Context(), work(message("m1", "")))
+		require.NoError(t, err)
+		b := consumertest.NewBroker()
+		b.Publish(message("m1", ""))
+		time.AfterFunc(time.Minute, func() { _ = c.Complete(context.Background(), nil) })
+		r := &recorder{}
+		stats := b.Drain(t, newConsumer(t, b, newGuard(t, s), r.handle, nil))
+		require.Empty(t, r.all())
+		require.EqualValues(t, 1, stats.Duplicates)
+		require.Greater(t, stats.Retried, int64(1))
+		require.Empty(t, b.DeadLetters(), "bounces are no attempts")
+	})
+}
+
+// Lane one of A is [x, y], lane two of B is [y, x]. A is told that x is in progress and gets y;
+// before x is free, B gets nothing of y and x. If A kept y behind its waiting head, and B kept
+// x, which it is given first once free, both would wait for ever, since beats keep claims alive.
+func TestLanesWhoseHeadsWaitForEachOthersFollowersGoOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New()
+		third := newGuard(t, s)
+		x, y := message("x", "lane"), message("y", "lane")
+		cx, err := third.Claim(t.Context(), work(x))
+		require.NoError(t, err)
+		cy, err := third.Claim(t.Context(), work(y))
+		require.NoError(t, err)
+		r := &recorder{do: func(context.Context, *consumer.Message) error { time.Sleep(time.Second); return nil }}
+		a, b := kafkaLike(), kafkaLike()
+		a.Publish(x, y)
+		b.Publish(y, x)
+		stopA := start(t, newConsumer(t, a, newGuard(t, s), r.handle, nil))
+		synctest.Wait()
+		require.NoError(t, cy.Release(t.Context())) // for whoever asks first
+		stopB := start(t, newConsumer(t, b, newGuard(t, s), r.handle, nil))
+		synctest.Wait()
+		require.NoError(t, cx.Release(t.Context()))
+		time.Sleep(20 * time.Second)
+		require.Equal(t, 1, r.times("x"))
+		require.Equal(t, 1, r.times("y"))
+		require.NoError(t, stopA())
+		require.NoError(t, stopB())
+	})
+}
+
+func TestTenThousandCopiesRunOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &deduptest.Faulty{Store: memstore.New()}
+		var calls atomic.Int64
+		f.Before = func(context.Context, string) error { calls.Add(1); return nil }
+		b := consumertest.NewBroker()
+		for range 10_000 {
+			b.Publish(message("same", ""))
+		}
+		r := &recorder{do: func(context.Context, *consumer.Message) error { time.Sleep(time.Second); return nil }}
+		stats := b.Drain(t, newConsumer(t, b, newGuard(t, f), r.handle, nil))
+		require.Equal(t, []string{"same"}, r.all())
+		require.EqualValues(t, 1, stats.Done)
+		require.EqualValues(t, 9_999, stats.Duplicates)
+		require.Less(t, calls.Load(), int64(100), "copies in one process share a claim")
+	})
+}
+
+func TestCopiesOfAFailingMessageDoNotAddAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkaLike()
+		b.Publish(message("bad", "a"), message("bad", "b"), message("bad", "c"))
+		r := &recorder{do: func(context.Context, *consumer.Message) error { return errBoom }}
+		stats := b.Drain(t, newConsumer(t, b, newGuard(t, memstore.New()), r.handle, nil))
+		require.Equal(t, 5, r.times("bad"))
+		require.EqualValues(t, 1, stats.DeadLettered)
+		require.EqualValues(t, 2, stats.Duplicates)
+		require.Len(t, b.DeadLetters(), 1)
+	})
+}
+
+func TestTwoMessagesUnderOneIDAreNeitherMergedNorBothRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGuard(t, memstore.New())
+		b := kafkaLike()
+		other := message("m1", "lane")
+		other.Body = []byte("other content")
+		b.Publish(message("m1", "lane"), other, message("m1", "lane"), other)
+		r := &recorder{}
+		stats := b.Drain(t, newConsumer(t, b, g, r.handle, nil))
+		require.Equal(t, []string{"m1"}, r.all())
+		require.EqualValues(t, 1, stats.DeadLettered)
+		require.EqualValues(t, 2, stats.Duplicates, "the copy of each")
+		dead := b.DeadLetters()
+		require.Len(t, dead, 1)
+		require.Equal(t, other.Body, dead[0].Body)
+		require.Contains(t, dead[0].DeadCause, "same ID, other content")
+
+		b.Publish(dead...) // an operator means it
+		r.forget()
+		stats = b.Drain(t, newConsumer(t, b, g, r.handle, nil))
+		require.Equal(t, []string{"m1"}, r.all())
+		require.EqualValues(t, 1, stats.Done)
+	})
+}
+
+func TestRedriveRunsAgainAndOnlyOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGuard(t, memstore.New())
+		b := kafkaLike()
+		b.Publish(message("m1", ""), message("m2", ""))
+		broken := true
+		r := &recorder{}
+		r.do = func(_ context.Context, m *consumer.Message) error {
+			if broken && m.ID == "m1" {
+				return consumer.Permanent(fmt.Errorf("deep: %w", errBoom))
+			}
+			return nil
+		}
+		b.Drain(t, newConsumer(t, b, g, r.handle, nil))
+		require.Equal(t, 1, r.times("m1"))
+		dead := b.DeadLetters()
+		require.Len(t, dead, 1)
+		require.Equal(t, "1", dead[0].Headers[consumer.RedriveHeader])
+
+		b.Publish(message("m1", "")) // a late copy without the number is no redrive
+		broken = false
+		b.Drain(t, newConsumer(t, b, g, r.handle, nil))
+		require.Equal(t, 1, r.times("m1"))
+
+		b.Publish(dead[0], dead[0])
+		stats := b.Drain(t, newConsumer(t, b, g, r.handle, nil))
+		require.Equal(t, 2, r.times("m1"))
+		require.EqualValues(t, 1, stats.Done)
+		require.EqualValues(t, 1, stats.Duplicates)
+	})
+}
+
+func TestTwoGroupsBothRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New()
+		a, err := dedup.New("billing", s, &dedup.Options{Logger: quiet})
+		require.NoError(t, err)
+		c, err := dedup.New("shipping", s, &dedup.Options{Logger: quiet})
+		require.NoError(t, err)
+		r := &recorder{}
+		for _, g := range []*dedup.Guard{a, c} {
+			b := kafkaLike()
+			b.Publish(message("m1", ""))
+			require.EqualValues(t, 1, b.Drain(t, newConsumer(t, b, g, r.handle, nil)).Done)
+		}
+		require.Equal(t, 2, r.times("m1"))
+	})
+}

@@ -1,0 +1,116 @@
+package consumer_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idemq/idemq/consumer"
+	"github.com/idemq/idemq/consumer/consumertest"
+	"github.com/idemq/idemq/dedup/memstore"
+)
+
+func TestStoreDownRunsNothingAcknowledgesNothingAndHeals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var down atomic.Bool
+		down.Store(true)
+		b := kafkaLike()
+		b.MaxUnsettled = 5
+		b.Publish(messages(20, "")...)
+		r := &recorder{}
+		c := newConsumer(t, b, newGuard(t, faults(func(string) bool { return down.Load() })), r.handle, nil)
+		stop := start(t, c)
+		time.Sleep(time.Hour)
+		s := c.Stats()
+		require.Zero(t, s.Done+s.Running)
+		require.EqualValues(t, 5, s.Received)
+		require.EqualValues(t, 5, s.Waiting)
+		require.False(t, s.Receiving)
+		down.Store(false)
+		time.Sleep(10 * time.Second)
+		require.EqualValues(t, 20, c.Stats().Done)
+		require.True(t, c.Stats().Receiving)
+		require.NoError(t, stop())
+		require.Len(t, r.all(), 20)
+	})
+}
+
+func TestVerdictsWaitForTheStoreAndNothingRunsTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var down atomic.Bool
+		b := kafkaLike()
+		b.Publish(messages(10, "lane")...)
+		r := &recorder{do: func(context.Context, *consumer.Message) error { down.Store(true); return nil }}
+		c := newConsumer(t, b, newGuard(t, faults(func(m string) bool { return m == "Finish" && down.Load() })), r.handle, nil)
+		stop := start(t, c)
+		time.Sleep(15 * time.Second)
+		require.Zero(t, c.Stats().Done, "without the store's answer there is no ack")
+		down.Store(false)
+		r.do = nil
+		time.Sleep(10 * time.Second)
+		require.NoError(t, stop())
+		require.EqualValues(t, 10, c.Stats().Done)
+		require.Len(t, r.all(), 10)
+	})
+}
+
+func TestNoHandlerStartsThatCouldOutlastItsDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := consumertest.NewBroker()
+		b.Deadline = 3 * time.Minute
+		b.Publish(messages(10, "lane")...)
+		begun := make(map[string]time.Time)
+		c := newConsumer(t, b, newGuard(t, memstore.New()), func(ctx context.Context, m *consumer.Message) error {
+			begun[m.ID] = time.Now()
+			time.Sleep(50 * time.Second) // one after the other: most wait past their deadlines
+			return nil
+		}, nil)
+		stats := b.Drain(t, c)
+		require.EqualValues(t, 10, stats.Done)
+		require.Positive(t, stats.Retried+stats.GivenBack)
+		require.Len(t, begun, 10)
+	})
+}
+
+func TestLostSessionLetsGoOfWhatWasNotBegun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkaLike()
+		b.Publish(messages(50, "lane")...)
+		release := make(chan struct{})
+		r := &recorder{}
+		r.do = func(context.Context, *consumer.Message) error { <-release; return nil }
+		c := newConsumer(t, b, newGuard(t, memstore.New()), r.handle, nil)
+		stop := start(t, c)
+		synctest.Wait()
+		b.Cut()
+		synctest.Wait()
+		require.EqualValues(t, 1, c.Stats().Running, "what runs may end")
+		close(release)
+		time.Sleep(5 * time.Second)
+		require.NoError(t, stop())
+		var want []string
+		for _, m := range messages(50, "") {
+			want = append(want, m.ID)
+		}
+		require.Equal(t, want, r.all(), "in order, and the second delivery of what ran is a duplicate")
+		require.Equal(t, c.Stats().Received, sums(c.Stats()))
+	})
+}
+
+func TestRedeliveryOfEverythingRunsNothingAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkaLike()
+		g := newGuard(t, memstore.New())
+		r := &recorder{}
+		b.Publish(messages(100, "lane")...)
+		b.Drain(t, newConsumer(t, b, g, r.handle, nil))
+		b.Redeliver()
+		stats := b.Drain(t, newConsumer(t, b, g, r.handle, nil))
+		require.EqualValues(t, 100, stats.Duplicates)
+		require.Len(t, r.all(), 100)
+	})
+}
