@@ -1,0 +1,105 @@
+package integration
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idemq/idemq/consumer"
+	"github.com/idemq/idemq/dedup"
+	"github.com/idemq/idemq/dedup/redisstore"
+	"github.com/idemq/idemq/internal/testenv"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/idemq/idemq/brokers/kafka"
+)
+
+func TestTwoGroupsOnOneTopicBothRun(t *testing.T) {
+	p := shared(t)
+	p.publish(slices.Concat(ids(0, 100), ids(0, 100))...)
+	a, b := p.run(p.topic+"-billing", nil), p.run(p.topic+"-shipping", nil)
+	a.awaitDone(t, 200)
+	b.awaitDone(t, 200)
+	a.once(t, 100)
+	b.once(t, 100)
+}
+
+func TestTenThousandCopiesOverAllPartitionsAndTwoMembersRunOnce(t *testing.T) {
+	p := shared(t)
+	p.publish(slices.Repeat([]string{"same"}, 10_000)...)
+	slow := func(ctx context.Context, _ *consumer.Message) error {
+		select {
+		case <-time.After(3 * time.Second):
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	a, b := p.run(p.topic, slow), p.run(p.topic, slow)
+	require.Eventually(t, func() bool { return a.done()+b.done() >= 10_000 }, time.Minute, 20*time.Millisecond)
+	require.Equal(t, 1, a.effects["same"]+b.effects["same"])
+}
+
+func TestRedisRestartedEmptyInMidRunLosesNothing(t *testing.T) {
+	r := testenv.StartRedis(t)
+	p := newPair(t, testenv.Kafka(t), r.Addr)
+	p.publish(ids(0, 2_000)...)
+	begun := make(chan struct{}, 10_000)
+	g := p.run(p.topic, func(context.Context, *consumer.Message) error { begun <- struct{}{}; return nil })
+	for range 500 {
+		<-begun
+	}
+	r.Restart()
+	g.awaitDone(t, 2_000)
+	g.once(t, 2_000) // nothing was delivered again, so the lost records cost no second effect
+}
+
+func TestLostAnswersOfRedisChangeNothing(t *testing.T) {
+	proxy := testenv.NewProxy(t, testenv.Redis(t))
+	p := newPair(t, testenv.Kafka(t), proxy.Addr)
+	p.publish(ids(0, 3_000)...)
+	begun := make(chan struct{}, 10_000)
+	g := p.run(p.topic, func(context.Context, *consumer.Message) error { begun <- struct{}{}; return nil })
+	for range 3 {
+		for range 300 {
+			<-begun
+		}
+		proxy.DropAnswers()
+		before := g.Stats()
+		require.Eventually(t, func() bool { return !g.Stats().Receiving }, 20*time.Second, time.Millisecond, "the outage is noticed; before: %+v", before)
+		proxy.PassAnswers()
+	}
+	g.awaitDone(t, 3_000)
+	g.once(t, 3_000)
+	require.Empty(t, g.Stats().DeadLettered)
+}
+
+func TestBrokerRestartedInMidRunLosesNothing(t *testing.T) {
+	k := testenv.StartKafka(t)
+	p := newPair(t, []string{k.Addr}, testenv.Redis(t))
+	p.publish(ids(0, 1_000)...)
+	g := p.run(p.topic, nil)
+	g.awaitDone(t, 1_000)
+	k.Restart()
+	p.publish(ids(500, 1_500)...)
+	require.Eventually(t, func() bool { g.mu.Lock(); defer g.mu.Unlock(); return len(g.effects) == 1_500 }, 2*time.Minute, 50*time.Millisecond)
+	g.once(t, 1_500)
+}
+
+func TestRedisThatMayEvictEndsTheStart(t *testing.T) {
+	r := testenv.StartRedis(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+	client := redis.NewClient(&redis.Options{Addr: r.Addr})
+	defer client.Close()
+	guard, err := dedup.New("app", redisstore.New(client, nil), &dedup.Options{Logger: quiet})
+	require.NoError(t, err)
+	source, err := kafka.NewSource(kafka.Cluster{Brokers: []string{"127.0.0.1:1"}}, "g", []string{"t"}, &kafka.SourceOptions{Logger: quiet})
+	require.NoError(t, err)
+	c, err := consumer.New(source, guard, func(context.Context, *consumer.Message) error { return nil }, nil)
+	require.NoError(t, err)
+	err = c.Run(t.Context())
+	require.ErrorIs(t, err, dedup.ErrUnsafeStore)
+	require.ErrorContains(t, err, "maxmemory-policy")
+}
