@@ -60,7 +60,7 @@ func TestRetentionFollowsTheRetryWindow(t *testing.T) {
 
 // pinged is a store whose Ping can be told what to say.
 type pinged struct {
-	*memstore.Store
+	dedup.Store
 	say func() error
 }
 
