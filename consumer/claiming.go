@@ -77,10 +77,12 @@ func (e *engine) claimed(batch []*task, err error) {
 	if err != nil {
 		e.storeDown(now, err)
 		e.claimAfter = now.Add(e.storePause)
-		for _, t := range batch {
-			t.state = queued
-		}
 		e.claimQ = append(batch, e.claimQ...)
+		for _, t := range batch {
+			if t.state = queued; e.draining { // nothing is claimed any more
+				e.giveBack(t)
+			}
+		}
 		return
 	}
 	e.storeUp()
@@ -96,7 +98,7 @@ func (e *engine) claimed(batch []*task, err error) {
 // answered obeys the store's answer to one claim: the first truth table of the package doc.
 func (e *engine) answered(t *task, now time.Time) {
 	c := t.claim
-	if e.turn == t && c.State != dedup.Acquired && c.State != dedup.Condemned {
+	if e.turn == t && c.State != dedup.Acquired {
 		e.nextTurn()
 	}
 	if c.Err != nil {
@@ -121,7 +123,7 @@ func (e *engine) answered(t *task, now time.Time) {
 	case dedup.InProgress:
 		e.inProgress(t, now)
 	default: // the token of a lost reply, which had ended meanwhile: ask anew
-		e.enqueue(t)
+		e.claimAnew(t)
 	}
 }
 
@@ -160,7 +162,16 @@ func (e *engine) acquired(t *task, now time.Time) {
 
 func (e *engine) setReady(t *task, now time.Time) {
 	t.state, t.readyAt = ready, now
-	e.held++
+	if !t.unnamed {
+		e.held++
+	}
+}
+
+// unready ends what setReady began.
+func (e *engine) unready(t *task) {
+	if t.state == ready && !t.unnamed {
+		e.held--
+	}
 }
 
 // inProgress holds t in memory and asks again: another owner's work is not a duplicate.
@@ -197,7 +208,7 @@ func (e *engine) askAgain(t *task) {
 		return
 	}
 	e.ownLane(t)
-	e.enqueue(t)
+	e.claimAnew(t)
 }
 
 // rekey gives a message whose ID stands for other content a record of its own, under ID and
@@ -210,7 +221,7 @@ func (e *engine) rekey(t *task) {
 	t.work.ID += "#" + hexPrint(t.work.Fingerprint)
 	t.work.Fingerprint = dedup.Fingerprint{}
 	if !e.follow(t) {
-		e.enqueue(t)
+		e.claimAnew(t)
 		return
 	}
 	e.offLane(t) // its leader may have arrived after it, so no lane may wait for it

@@ -59,6 +59,7 @@ type engine struct {
 	claimAfter       time.Time // no call before: the store is down
 	finishAfter      time.Time
 	storePause       time.Duration
+	probing          bool // a Ping is under way
 	downSince        time.Time
 
 	turn     *task // the suspect that may be held and run
@@ -302,7 +303,9 @@ func (e *engine) hold(l *lane) {
 		case queued:
 			t.state = parked
 		case ready:
-			e.release(t, thenPark)
+			if !t.unnamed { // that one holds no claim
+				e.release(t, thenPark)
+			}
 		}
 	}
 }
@@ -367,8 +370,8 @@ func (e *engine) nextLook(now time.Time) time.Duration {
 	if len(e.outs) > 0 && e.finishAfter.After(now) {
 		soon(e.finishAfter)
 	}
-	if !e.downSince.IsZero() {
-		soon(e.downSince.Add(pauseReceiving))
+	if !e.downSince.IsZero() && e.claimAfter.After(now) {
+		soon(e.claimAfter)
 	}
 	if len(e.stints) > 0 {
 		d = min(d, max(min(e.policy.HandlerTimeout/4, time.Second), time.Millisecond))
@@ -384,6 +387,7 @@ func (e *engine) schedule(now time.Time) {
 	e.startClaims(now)
 	e.startWork(now)
 	e.startFinishes(now)
+	e.probe(now)
 }
 
 // leave ends t's way through the engine; done says that its work is known to have happened.
@@ -425,14 +429,21 @@ func (e *engine) claimInTurn(t *task) {
 		t.state = parked
 		return
 	}
+	e.claimAnew(t)
+}
+
+// claimAnew has t claimed once more. At the head of its lane it is a head that waits: what is held
+// behind it could otherwise take all the room there is for claims, and t would get none.
+func (e *engine) claimAnew(t *task) {
+	if t.lane.head() == t {
+		e.hold(t.lane)
+	}
 	e.enqueue(t)
 }
 
 // drop forgets t.
 func (e *engine) drop(t *task) {
-	if t.state == ready {
-		e.held--
-	}
+	e.unready(t)
 	t.state = gone
 	e.timers.drop(t)
 	e.live.remove(t)

@@ -9,9 +9,7 @@ import (
 
 // finish has the store take an outcome for t, and then does what follows.
 func (e *engine) finish(t *task, state dedup.State, then next, cause error) {
-	if t.state == ready {
-		e.held--
-	}
+	e.unready(t)
 	t.state, t.then, t.answer, t.settled = ending, then, nil, false
 	t.outcome = dedup.Outcome{Claim: t.claim, State: state, Cause: cause}
 	switch {
@@ -124,7 +122,11 @@ func (e *engine) again(t *task) {
 	case e.plan.Hold < 0 || t.unnamed:
 		e.wait(t, time.Now().Add(t.delay))
 	default:
-		e.retryLater(t, t.delay, t.outcome.Cause)
+		cause := t.outcome.Cause
+		if cause == nil { // it was not run
+			cause = dedup.ErrInProgress
+		}
+		e.retryLater(t, t.delay, cause)
 	}
 }
 
@@ -146,9 +148,15 @@ func (e *engine) park(t *task) {
 	}
 }
 
-// retryLater hands t back to the broker, to come again after d.
+// retryLater hands t back to the broker, to come again after d. Its lane goes on, however long
+// the broker takes.
 func (e *engine) retryLater(t *task, d time.Duration, cause error) {
+	if e.plan.Hold < 0 { // this one cannot postpone
+		e.giveBack(t)
+		return
+	}
 	t.state = ending
+	e.offLane(t)
 	e.calls.Go(func() {
 		err := e.persist(t, "retry", func() error { return t.Retry(e.ctx, d, cause) })
 		e.inbox.post(func() {
@@ -175,11 +183,15 @@ func (e *engine) bury(t *task) {
 	e.calls.Go(func() {
 		err := e.persist(t, "dead letter", func() error { return t.DeadLetter(e.ctx, number, cause) })
 		e.inbox.post(func() {
-			if err != nil {
+			switch {
+			case err == nil:
+				e.finish(t, dedup.Failed, thenAckDead, cause)
+			case e.draining || t.isLost() || t.unnamed:
 				e.release(t, thenGiveBack) // its record stays condemned
-				return
+			default: // its deadline is near
+				t.delay = e.policy.backoff(e.policy.MaxAttempts)
+				e.release(t, thenRetry)
 			}
-			e.finish(t, dedup.Failed, thenAckDead, cause)
 		})
 	})
 }

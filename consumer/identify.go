@@ -51,8 +51,9 @@ func DefaultRules() []IDRule {
 // one had. m.ID must be the broker's own name; made as in [Delivery]. The name of a dead letter
 // that came back, in its headers, outranks every rule.
 func (m *Message) Identify(rules []IDRule, made bool) bool {
+	const most = 1 << 30 // beyond it a number could not grow any more
 	m.Redrive, _ = strconv.Atoi(m.Headers[RedriveHeader])
-	m.Redrive = max(m.Redrive, 0)
+	m.Redrive = min(max(m.Redrive, 0), most)
 	if id := m.Headers[IDHeader]; id != "" {
 		m.ID, m.IDFrom, m.print = id, "header:"+IDHeader, dedup.FingerprintOf(m.Body)
 		return true

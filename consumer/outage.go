@@ -1,8 +1,12 @@
 package consumer
 
 import (
+	"context"
+	"errors"
 	"sync"
 	"time"
+
+	"github.com/idemq/idemq/dedup"
 )
 
 // storeDown spaces further calls, and in the end pauses receiving.
@@ -25,6 +29,31 @@ func (e *engine) storeUp() {
 	e.log.Info("consumer: store is back", "scope", e.plan.Scope, "after", time.Since(e.downSince).Round(time.Millisecond))
 	e.downSince, e.claimAfter, e.finishAfter = time.Time{}, time.Time{}, time.Time{}
 	e.gate.open()
+}
+
+// probe asks the store whether it is back while there is nothing else to ask it for: everything
+// held may have been given back during the outage, and a shut gate lets nothing new in.
+func (e *engine) probe(now time.Time) {
+	busy := e.claims+e.finishes+len(e.claimQ)+len(e.outs) > 0
+	if e.downSince.IsZero() || e.draining || e.probing || busy || now.Before(e.claimAfter) {
+		return
+	}
+	e.probing = true
+	e.calls.Go(func() {
+		ctx, cancel := context.WithTimeout(e.ctx, pingTimeout)
+		defer cancel()
+		err := e.c.guard.Ping(ctx)
+		e.inbox.post(func() {
+			e.probing = false
+			if err == nil || errors.Is(err, dedup.ErrUnsafeStore) { // it answers
+				e.storeUp()
+				return
+			}
+			now := time.Now()
+			e.storeDown(now, err)
+			e.claimAfter = now.Add(e.storePause)
+		})
+	})
 }
 
 // gate lets the receiver pass while it is open.

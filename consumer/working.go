@@ -66,8 +66,8 @@ func (e *engine) startStint(l *lane, now time.Time) {
 		if t.state != ready || t.suspect || len(s.tasks) == most {
 			break
 		}
+		e.unready(t)
 		t.state = running
-		e.held--
 		s.tasks = append(s.tasks, t)
 	}
 	e.launch(s)
@@ -82,8 +82,8 @@ func (e *engine) launch(s *stint) {
 // startSuspect runs t with no other live handler beside it. That a crash from now on is its own
 // is written down first, unless a zombie could be the one that crashes.
 func (e *engine) startSuspect(t *task) {
+	e.unready(t)
 	t.state = running
-	e.held--
 	s := &stint{lane: t.lane, tasks: []*task{t}}
 	if e.zombies > 0 {
 		e.launch(s)
@@ -173,8 +173,8 @@ func (e *engine) handle(t *task) {
 	ctx, cancelTimeout := context.WithTimeout(ctx, e.policy.HandlerTimeout)
 	defer cancelTimeout()
 	begun := time.Now()
+	defer func() { t.took, t.ended = time.Since(begun), context.Cause(ctx) }() // after runtime.Goexit, too
 	t.result = e.callHandler(ctx, t.forHandler())
-	t.took, t.ended = time.Since(begun), context.Cause(ctx)
 }
 
 // callHandler turns a panic into an error.
@@ -273,7 +273,7 @@ func (e *engine) stintOver(s *stint) {
 		e.setReady(t, time.Now())
 		if e.draining {
 			e.release(t, thenGiveBack)
-		} else if t.lane.held {
+		} else if t.lane.held && !t.unnamed {
 			e.release(t, thenPark)
 		}
 	}
