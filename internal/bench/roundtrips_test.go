@@ -41,6 +41,8 @@ func TestRoundTripsAtFullLoad(t *testing.T) {
 		items.Add(int64(ev.N))
 	}})
 	require.NoError(t, err)
+	require.NoError(t, guard.Ping(t.Context())) // the scripts are known now
+	commands.n.Store(0)
 	require.NoError(t, guard.Ping(t.Context()))
 	ping := commands.n.Swap(0) // Run does that once
 	source, err := idemqkafka.NewSource(idemqkafka.Cluster{Brokers: e.brokers}, newGroup(), []string{topic}, &idemqkafka.SourceOptions{Logger: quiet})
