@@ -61,7 +61,8 @@ func TestRoundTripsAtFullLoad(t *testing.T) {
 	require.GreaterOrEqual(t, claimed.Load()/claims.Load(), int64(8), "messages per claim call")
 	require.GreaterOrEqual(t, finished.Load()/finishes.Load(), int64(8), "messages per finish call")
 	calls := claims.Load() + finishes.Load() + beats.Load()
-	require.LessOrEqual(t, commands.n.Load()-ping, calls, "a batch is one command")
+	const firstTimes = 3 // one a script, where the server has yet to learn it
+	require.LessOrEqual(t, commands.n.Load()-ping, calls+firstTimes, "a batch is one command")
 	t.Logf("%d messages: %d claim calls of %d, %d finish calls of %d messages in the mean, %d beats", n,
 		claims.Load(), claimed.Load()/claims.Load(), finishes.Load(), finished.Load()/finishes.Load(), beats.Load())
 }
