@@ -49,16 +49,21 @@ func fill(tb testing.TB, e env, n, distinct int) string {
 func BenchmarkConsume(b *testing.B) {
 	const n, rounds = 100_000, 5
 	e := newEnv(b)
-	topic := fill(b, e, n, n)
 	for b.Loop() {
-		rates := make([][]float64, len(subjects))
-		for range rounds {
-			for i, s := range subjects {
-				rates[i] = append(rates[i], n/s.run(b, e, topic, n).Seconds())
+		for _, load := range []struct {
+			name     string
+			distinct int
+		}{{"all different", n}, {"99 % duplicates", n / 100}} {
+			topic := fill(b, e, n, load.distinct)
+			rates := make([][]float64, len(subjects))
+			for range rounds {
+				for i, s := range subjects {
+					rates[i] = append(rates[i], n/s.run(b, e, topic, n).Seconds())
+				}
 			}
-		}
-		for i, s := range subjects {
-			b.Logf("%-40s %8.0f msg/s", s.name, median(rates[i]))
+			for i, s := range subjects {
+				b.Logf("%-16s %-36s %8.0f msg/s", load.name, s.name, median(rates[i]))
+			}
 		}
 	}
 }
