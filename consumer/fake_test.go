@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idemq/idemq/consumer"
+	"github.com/idemq/idemq/dedup"
 )
 
 // source is a broker in the test's hands: it takes note of every word on every delivery, and
@@ -268,4 +269,14 @@ func (h *hand) settled() {
 	if i := slices.Index(h.s.out, h.p); i >= 0 {
 		h.s.out = slices.Delete(h.s.out, i, i+1)
 	}
+}
+
+// elsewhere has id in progress in another process until the test ends.
+func elsewhere(t *testing.T, s dedup.Store, id string) *dedup.Claim {
+	t.Helper()
+	c, err := newGuard(t, s).Claim(t.Context(), work(message(id, "")))
+	require.NoError(t, err)
+	require.Equal(t, dedup.Acquired, c.State)
+	t.Cleanup(c.Abandon)
+	return c
 }
