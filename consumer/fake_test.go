@@ -31,6 +31,7 @@ type source struct {
 	changed chan struct{}
 	queue   []*parcel
 	out     []*parcel // delivered, not settled, in order
+	later   int       // told to Retry, not yet due
 	lost    chan struct{}
 	words   []word
 	broken  []string // rules of the port that were broken
@@ -163,7 +164,7 @@ func (s *source) all() []word {
 func (s *source) left() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.queue) + len(s.out)
+	return len(s.queue) + len(s.out) + s.later
 }
 
 // kept fails the test if the consumer broke a rule of the port.
@@ -200,9 +201,10 @@ func (h *hand) Retry(_ context.Context, d time.Duration, cause error) error {
 		time.AfterFunc(d, func() {
 			h.s.mu.Lock()
 			defer h.s.mu.Unlock()
+			h.s.later--
 			h.again()
 		})
-		h.s.out = append(h.s.out, nil) // still the broker's
+		h.s.later++
 	})
 }
 
@@ -218,9 +220,6 @@ func (h *hand) rule(format string, args ...any) {
 
 // again queues the message. With source.mu.
 func (h *hand) again() {
-	if i := slices.Index(h.s.out, nil); i >= 0 {
-		h.s.out = slices.Delete(h.s.out, i, i+1)
-	}
 	h.s.queue = append(h.s.queue, h.p)
 	h.s.wake()
 }
