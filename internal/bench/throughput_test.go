@@ -47,7 +47,7 @@ func fill(tb testing.TB, e env, n, distinct int) string {
 // BenchmarkConsume drains a filled topic with each subject in turn, five rounds, and prints
 // the medians: the machine's moods hit all alike, so the ratios hold where the numbers do not.
 func BenchmarkConsume(b *testing.B) {
-	const n, rounds = 100_000, 5
+	const n, rounds = 200_000, 5
 	e := newEnv(b)
 	for b.Loop() {
 		for _, load := range []struct {
