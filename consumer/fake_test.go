@@ -29,6 +29,7 @@ type source struct {
 
 	mu      sync.Mutex
 	changed chan struct{}
+	n       int // published so far
 	queue   []*parcel
 	out     []*parcel // delivered, not settled, in order
 	later   int       // told to Retry, not yet due
@@ -39,7 +40,10 @@ type source struct {
 }
 
 // parcel is one published message.
-type parcel struct{ msg consumer.Message }
+type parcel struct {
+	msg consumer.Message
+	n   int // its place
+}
 
 // word is what a consumer said of a delivery.
 type word struct {
@@ -65,7 +69,8 @@ func (s *source) publish(ms ...consumer.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range ms {
-		s.queue = append(s.queue, &parcel{m})
+		s.n++
+		s.queue = append(s.queue, &parcel{m, s.n})
 	}
 	s.wake()
 }
@@ -190,6 +195,12 @@ func (h *hand) Ack(context.Context) error {
 }
 
 func (h *hand) GiveBack(context.Context) error {
+	if h.s.hold < 0 && h.s.deadline == 0 { // it keeps positions: the message comes with the next session, in its place
+		return h.say(word{what: "give back"}, true, func() {
+			h.s.out = append(h.s.out, h.p)
+			slices.SortFunc(h.s.out, func(a, b *parcel) int { return a.n - b.n })
+		})
+	}
 	return h.say(word{what: "give back"}, true, h.again)
 }
 
@@ -254,6 +265,7 @@ func (h *hand) say(w word, finalOnError bool, do func()) error {
 	switch {
 	case w.lost:
 		return nil
+	case err != nil && w.what == "give back" && h.s.hold < 0: // comes with the next session
 	case err != nil && finalOnError:
 		h.settled()
 		h.again()

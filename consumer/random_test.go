@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/idemq/idemq/consumer"
+	"github.com/idemq/idemq/dedup"
 	"github.com/idemq/idemq/dedup/deduptest"
 	"github.com/idemq/idemq/dedup/memstore"
 )
@@ -73,14 +75,18 @@ func drawScenario(t *rapid.T) *scenario {
 		var ms []consumer.Message
 		for range rapid.IntRange(1, 100).Draw(t, "published") {
 			id := fmt.Sprint("m", rapid.IntRange(0, ids-1).Draw(t, "id"))
-			ms = append(ms, message(id, rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(t, "lane")))
+			m := message(id, rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(t, "lane"))
+			if rapid.IntRange(0, 19).Draw(t, "other content") == 0 {
+				m.Body = []byte("other content")
+			}
+			ms = append(ms, m)
 		}
 		sc.published = append(sc.published, ms)
 	}
 	for range rapid.IntRange(0, 8).Draw(t, "events") {
 		sc.events = append(sc.events, event{
 			after:   time.Duration(rapid.IntRange(0, 40_000).Draw(t, "after")) * time.Millisecond,
-			what:    rapid.SampledFrom([]string{"cut", "mute", "heal", "lose session", "restart", "refuse", "accept"}).Draw(t, "what"),
+			what:    rapid.SampledFrom([]string{"cut", "mute", "heal", "lose session", "restart", "flush", "refuse", "accept"}).Draw(t, "what"),
 			process: rapid.IntRange(0, sc.processes-1).Draw(t, "process"),
 		})
 	}
@@ -89,19 +95,51 @@ func drawScenario(t *rapid.T) *scenario {
 
 // world runs a scenario and keeps its own account of what happened.
 type world struct {
-	sc  *scenario
-	mem *memstore.Store
+	sc      *scenario
+	store   flushable
+	process []*process
 
 	mu      sync.Mutex
-	runs    map[string]int
-	done    map[string]int // runs that returned nil
-	failed  map[string]int // runs that returned an error of their own, or nothing
-	live    map[string][]context.Context
-	dead    map[string]int
+	runs    map[string]int // by ID
+	first   map[string]int // when an ID was run first, as its place among them all
+	done    map[string]int // runs that returned nil, by content
+	dead    map[string]int // by content
+	live    map[*run]bool
 	wrong   []string
 	cut     bool // a lease may have been lost
-	process []*process
+	flushed bool
 }
+
+// run is a handler that has begun and not returned.
+type run struct {
+	p       *process
+	id      string
+	ctx     context.Context
+	begun   time.Time
+	suspect bool
+}
+
+const timeout = 10 * time.Second
+
+func (r *run) zombie() bool { return time.Since(r.begun) > timeout+5*time.Second }
+
+// flushable is a Store that can lose everything.
+type flushable struct{ atomic.Pointer[memstore.Store] }
+
+func (f *flushable) Claim(ctx context.Context, in []dedup.ClaimRequest, out []dedup.Verdict) error {
+	return f.Load().Claim(ctx, in, out)
+}
+
+func (f *flushable) Extend(ctx context.Context, in []dedup.ExtendRequest, out []error) error {
+	return f.Load().Extend(ctx, in, out)
+}
+
+func (f *flushable) Finish(ctx context.Context, in []dedup.FinishRequest, out []error) error {
+	return f.Load().Finish(ctx, in, out)
+}
+
+// content tells messages apart that share an ID.
+func content(m *consumer.Message) string { return m.ID + ": " + string(m.Body) }
 
 type process struct {
 	s          *source
@@ -115,36 +153,44 @@ func (w *world) fault(format string, args ...any) {
 	w.wrong = append(w.wrong, fmt.Sprintf(format, args...))
 }
 
-func (w *world) handle(ctx context.Context, m *consumer.Message) error {
+func (w *world) handle(p *process) consumer.Handler {
+	return func(ctx context.Context, m *consumer.Message) (err error) {
+		key := content(m)
+		r := &run{p: p, id: m.ID, ctx: ctx, begun: time.Now(), suspect: dedup.ClaimFrom(ctx).Crashes > 0}
+		n := w.enter(r)
+		orderly := false
+		defer func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			delete(w.live, r)
+			if orderly && err == nil {
+				w.done[key]++
+			}
+		}()
+		err = act(ctx, w.sc.scripts[m.ID], n)
+		orderly = true
+		return err
+	}
+}
+
+// enter looks at what else runs while r begins, and returns how often its ID has run.
+func (w *world) enter(r *run) int {
 	w.mu.Lock()
-	run := w.runs[m.ID]
-	w.runs[m.ID]++
-	for _, other := range w.live[m.ID] {
-		if other.Err() == nil {
-			w.fault("%s runs twice at once, and both believe in their claims", m.ID)
+	defer w.mu.Unlock()
+	for o := range w.live {
+		if o.id == r.id && o.ctx.Err() == nil && r.ctx.Err() == nil && !w.flushed {
+			w.fault("%s runs twice at once, and both believe in their claims", r.id)
+		}
+		if o.p == r.p && (r.suspect || o.suspect) && !o.zombie() {
+			w.fault("%s (suspect: %v) began beside %s (suspect: %v)", r.id, r.suspect, o.id, o.suspect)
 		}
 	}
-	w.live[m.ID] = append(w.live[m.ID], ctx)
-	w.mu.Unlock()
-	orderly, err := false, error(nil)
-	defer func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		for i, c := range w.live[m.ID] {
-			if c == ctx {
-				w.live[m.ID] = append(w.live[m.ID][:i:i], w.live[m.ID][i+1:]...)
-				break
-			}
-		}
-		if orderly && err == nil {
-			w.done[m.ID]++
-		} else {
-			w.failed[m.ID]++
-		}
-	}()
-	err = act(ctx, w.sc.scripts[m.ID], run)
-	orderly = true
-	return err
+	w.live[r] = true
+	if _, ok := w.first[r.id]; !ok {
+		w.first[r.id] = len(w.first)
+	}
+	w.runs[r.id]++
+	return w.runs[r.id] - 1
 }
 
 func act(ctx context.Context, script []int, run int) error {
@@ -181,10 +227,10 @@ func (w *world) said(p *process) func(word string, m *consumer.Message) error {
 		defer w.mu.Unlock()
 		switch word {
 		case "dead letter":
-			w.dead[m.ID]++
+			w.dead[content(m)]++
 		case "ack":
-			if w.done[m.ID]+w.dead[m.ID] == 0 {
-				w.fault("%s was acknowledged, but is neither done nor dead-lettered", m.ID)
+			if k := content(m); w.done[k]+w.dead[k] == 0 {
+				w.fault("%s was acknowledged, but is neither done nor dead-lettered", k)
 			}
 		}
 		return nil
@@ -193,7 +239,7 @@ func (w *world) said(p *process) func(word string, m *consumer.Message) error {
 
 func (w *world) begin(t *testing.T, p *process) {
 	f := &deduptest.Faulty{
-		Store: w.mem,
+		Store: &w.store,
 		Before: func(context.Context, string) error {
 			if p.cut.Load() {
 				return errBoom
@@ -207,8 +253,8 @@ func (w *world) begin(t *testing.T, p *process) {
 			return nil
 		},
 	}
-	p.c = newConsumer(t, p.s, newGuard(t, f), w.handle, &consumer.Options{
-		Policy: consumer.Policy{HandlerTimeout: 10 * time.Second, Concurrency: w.sc.concurrency},
+	p.c = newConsumer(t, p.s, newGuard(t, f), w.handle(p), &consumer.Options{
+		Policy: consumer.Policy{HandlerTimeout: timeout, Concurrency: w.sc.concurrency},
 	})
 	p.stop = start(t, p.c)
 }
@@ -225,6 +271,11 @@ func (w *world) apply(t *testing.T, e event) {
 	case "heal":
 		p.cut.Store(false)
 		p.muted.Store(false)
+	case "flush":
+		w.mu.Lock()
+		w.cut, w.flushed = true, true
+		w.mu.Unlock()
+		w.store.Store(memstore.New())
 	case "lose session":
 		p.s.lose()
 	case "restart":
@@ -253,11 +304,11 @@ func (w *world) addUp(p *process) {
 }
 
 func (w *world) play(t *testing.T) {
-	w.mem = memstore.New()
-	w.runs, w.done, w.failed, w.dead = map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
-	w.live = map[string][]context.Context{}
+	w.store.Store(memstore.New())
+	w.runs, w.first, w.done, w.dead = map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
+	w.live = map[*run]bool{}
 	for _, id := range w.sc.crashed {
-		crash(t, newGuard(t, w.mem), 1, false, message(id, ""))
+		crash(t, newGuard(t, &w.store), 1, false, message(id, ""))
 	}
 	for i := range w.sc.processes {
 		p := &process{s: newSource()}
@@ -292,44 +343,67 @@ func (w *world) play(t *testing.T) {
 
 // judge checks the account of each message.
 func (w *world) judge() {
-	published := map[string]bool{}
-	for _, ms := range w.sc.published {
+	synctest.Wait() // what others wrote is visible from here on
+	contents, lanes := map[string]map[string]bool{}, map[string]map[string]bool{}
+	for i, ms := range w.sc.published {
 		for _, m := range ms {
-			published[m.ID] = true
+			if contents[m.ID] == nil {
+				contents[m.ID], lanes[m.ID] = map[string]bool{}, map[string]bool{}
+			}
+			contents[m.ID][content(&m)] = true
+			lanes[m.ID][fmt.Sprint(i, m.Key)] = true
 		}
 	}
-	for id := range published {
-		script := w.sc.scripts[id]
-		bad := 0
-		for _, a := range script {
-			if a == failsForGood {
-				bad = 100
-			}
-			bad++
+	for id, keys := range contents {
+		for key := range keys {
+			own := message(id, "")
+			w.judgeOne(id, key, len(keys) > 1 || !keys[content(&own)]) // a crashed owner's was its own
 		}
-		switch {
-		case w.done[id]+w.dead[id] == 0:
-			w.fault("%s is lost", id)
-		case w.dead[id] > 0 && len(script) == 0:
-			w.fault("%s is healthy and was dead-lettered", id)
-		case bad < 5 && !w.cut && w.dead[id] > 0:
-			w.fault("%s was dead-lettered after %d failures", id, w.failed[id])
-		case w.cut: // a lost lease may cost one more run each
-		case w.done[id] > 1 && !contains(script, hangs):
-			w.fault("%s was done %d times without a reason", id, w.done[id])
-		case w.runs[id] > len(script)+1+len(w.sc.events):
-			w.fault("%s ran %d times for %v", id, w.runs[id], script)
-		}
+	}
+	if w.sc.hold < 0 {
+		w.judgeOrder(lanes)
 	}
 }
 
-func contains(script []int, act int) bool {
-	for _, a := range script {
-		if a == act {
-			return true
+func (w *world) judgeOne(id, key string, shared bool) {
+	script := w.sc.scripts[id]
+	done, dead := w.done[key], w.dead[key]
+	bad := slices.Contains(script, failsForGood)
+	switch {
+	case done+dead == 0:
+		w.fault("%s is lost", key)
+	case shared && !w.flushed && done > 0 && w.runs[id] > len(script)+1 && !w.cut:
+		w.fault("%s ran %d times: two messages under one ID both did", id, w.runs[id])
+	case shared:
+	case dead > 0 && len(script) == 0:
+		w.fault("%s is healthy and was dead-lettered", key)
+	case dead > 0 && !bad && !w.cut && w.runs[id] < 5:
+		w.fault("%s was dead-lettered after %d runs", key, w.runs[id])
+	case w.cut: // a lost lease may cost one more run each
+	case done > 1 && !slices.Contains(script, hangs):
+		w.fault("%s was done %d times without a reason", key, done)
+	case w.runs[id] > len(script)+1+len(w.sc.events):
+		w.fault("%s ran %d times for %v", key, w.runs[id], script)
+	}
+}
+
+// judgeOrder checks the first runs in each lane of what was published in that one alone.
+func (w *world) judgeOrder(lanes map[string]map[string]bool) {
+	for i, ms := range w.sc.published {
+		last, seen := map[string]string{}, map[string]bool{}
+		for _, m := range ms {
+			other := func(o consumer.Message) bool { return content(&o) != content(&m) && o.ID == m.ID }
+			at, ran := w.first[m.ID]
+			if m.Key == "" || !ran || seen[m.ID] || len(lanes[m.ID]) > 1 || slices.ContainsFunc(ms, other) {
+				continue
+			}
+			seen[m.ID] = true
+			if before, ok := last[m.Key]; ok && at < w.first[before] {
+				w.fault("process %d, lane %s: %s ran before %s", i, m.Key, m.ID, before)
+			}
+			last[m.Key] = m.ID
 		}
 	}
-	return false
 }
 
 func TestWhateverHappensNothingIsLostAndEveryRunIsExplained(t *testing.T) {

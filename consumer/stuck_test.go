@@ -246,8 +246,8 @@ func TestGoexitInAHandlerWhoseLeaseIsLostCostsNoAttempt(t *testing.T) {
 		}, nil)
 		stop := start(t, c)
 		time.Sleep(5 * time.Minute)
-		require.Equal(t, []int{1, 1}, attempts)
 		require.NoError(t, stop())
+		require.Equal(t, []int{1, 1}, attempts)
 		require.Equal(t, []string{"m0"}, s.said("ack"))
 	})
 }
