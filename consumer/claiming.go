@@ -11,11 +11,12 @@ import (
 // startClaims asks the store for the tasks at the front of claimQ.
 func (e *engine) startClaims(now time.Time) {
 	for e.claims < storeCalls && !now.Before(e.claimAfter) && !e.draining {
-		n := min(claimBatch, e.ahead-e.held)
-		if n <= 0 {
-			return
+		var batch []*task
+		if n := min(claimBatch, e.ahead-e.held); n > 0 {
+			batch = e.nextClaims(n, now)
+		} else if len(e.runnable) == 0 && len(e.stints) < e.policy.Concurrency {
+			batch = e.nextHeads(now)
 		}
-		batch := e.nextClaims(n, now)
 		if len(batch) == 0 {
 			return
 		}
@@ -31,15 +32,7 @@ func (e *engine) nextClaims(n int, now time.Time) []*task {
 	for ; i < len(e.claimQ) && len(batch) < n; i++ {
 		t := e.claimQ[i]
 		e.claimQ[i] = nil
-		switch {
-		case t.state != queued: // it was parked, or left, since
-		case t.isLost():
-			e.giveBack(t)
-		case t.overdue(now, e.policy.HandlerTimeout):
-			e.retryLater(t, 0, dedup.ErrInProgress)
-		default:
-			t.state = claiming
-			e.held++ // as if acquired, until the answer is there
+		if t.state == queued && e.mayClaim(t, now) { // else it was parked, or left, since
 			batch = append(batch, t)
 		}
 	}
@@ -48,6 +41,35 @@ func (e *engine) nextClaims(n int, now time.Time) []*task {
 		e.claimQ = nil
 	}
 	return batch
+}
+
+// nextHeads takes the heads of lanes out of claimQ, whatever is held already: what stands ready
+// behind them may take all the room there is, and has to wait for them.
+func (e *engine) nextHeads(now time.Time) (batch []*task) {
+	for _, t := range e.claimQ {
+		if len(batch) == claimBatch {
+			break
+		}
+		if t.state == queued && t.lane.head() == t && e.mayClaim(t, now) {
+			batch = append(batch, t) // its place in claimQ is passed over, as it is no longer queued
+		}
+	}
+	return batch
+}
+
+// mayClaim takes t for a claim call, unless it is too late for it.
+func (e *engine) mayClaim(t *task, now time.Time) bool {
+	switch {
+	case t.isLost():
+		e.giveBack(t)
+	case t.overdue(now, e.policy.HandlerTimeout):
+		e.retryLater(t, 0, dedup.ErrInProgress)
+	default:
+		t.state = claiming
+		e.held++ // as if acquired, until the answer is there
+		return true
+	}
+	return false
 }
 
 // claimCall asks for a batch, and acknowledges at once what needs no more thought.
