@@ -55,7 +55,7 @@ func (m *Message) Identify(rules []IDRule, made bool) bool {
 	m.Redrive, _ = strconv.Atoi(m.Headers[RedriveHeader])
 	m.Redrive = min(max(m.Redrive, 0), most)
 	if id := m.Headers[IDHeader]; id != "" {
-		m.ID, m.IDFrom, m.print = id, "header:"+IDHeader, dedup.FingerprintOf(m.Body)
+		m.ID, m.IDFrom, m.print = id, "header:"+IDHeader, bodyPrint(m.Body)
 		return true
 	}
 	for i := range rules {
@@ -69,15 +69,23 @@ func (m *Message) Identify(rules []IDRule, made bool) bool {
 		case r.BusinessKey:
 			id = m.Topic + "/" + id
 		case r.made && made:
-			id += "/" + hexPrint(dedup.FingerprintOf(m.Body))
+			id += "/" + hexPrint(bodyPrint(m.Body))
 		default:
-			m.print = dedup.FingerprintOf(m.Body)
+			m.print = bodyPrint(m.Body)
 		}
 		m.ID, m.IDFrom = id, r.Name
 		return true
 	}
 	m.ID, m.IDFrom, m.print = "", "", dedup.Fingerprint{}
 	return false
+}
+
+// bodyPrint tells no value (a tombstone) from an empty one: under one ID they are two messages.
+func bodyPrint(body []byte) dedup.Fingerprint {
+	if body == nil {
+		return dedup.FingerprintOf()
+	}
+	return dedup.FingerprintOf(body)
 }
 
 func hexPrint(f dedup.Fingerprint) string { return hex.EncodeToString(f[:]) }

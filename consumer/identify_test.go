@@ -45,6 +45,18 @@ func TestNamesThatMachinesMakeCarryTheContent(t *testing.T) {
 	require.Equal(t, dedup.FingerprintOf([]byte("a")), c.Work().Fingerprint)
 }
 
+func TestTombstoneAndEmptyBodyUnderOneIDAreTwoMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkaLike()
+		b.Publish(consumer.Message{ID: "m", Key: "lane", Body: []byte{}}, consumer.Message{ID: "m", Key: "lane"})
+		stats := b.Drain(t, newConsumer(t, b, newGuard(t, memstore.New()), (&recorder{}).handle, nil))
+		require.EqualValues(t, 1, stats.Done)
+		require.EqualValues(t, 1, stats.DeadLettered, "neither merged nor lost")
+	})
+	empty, none := named(consumer.Message{ID: "t/0/1", Body: []byte{}}, true), named(consumer.Message{ID: "t/0/1"}, true)
+	require.NotEqual(t, empty.ID, none.ID)
+}
+
 func TestBusinessKeysBelongToTheirTopicAndCompareNoBodies(t *testing.T) {
 	rule := consumer.IDRule{Name: "order", BusinessKey: true, Of: func(*consumer.Message) string { return "7" }}
 	a := named(consumer.Message{Topic: "charges", Body: []byte("a")}, true, rule)

@@ -19,7 +19,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 
-	store := redisstore.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"}), nil)
+	store := redisstore.New(redis.NewClient(&redis.Options{Addr: "localhost:6379", ContextTimeoutEnabled: true}), nil)
 	guard, err := dedup.New("billing", store, nil)
 	check(err)
 	source, err := kafka.NewSource(kafka.Cluster{Brokers: []string{"localhost:9092"}}, "billing", []string{"orders"}, nil)
