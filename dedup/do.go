@@ -24,15 +24,21 @@ func (g *Guard) Do(ctx context.Context, w Work, fn func(ctx context.Context) err
 }
 
 // DoValue is Guard.Do for work with a result, stored as JSON and handed to every later caller.
+// A result that JSON cannot hold is an error, and the work counts as done all the same: its effect
+// has happened. Later callers then get an error, as those do whose T is not that of the first.
 func DoValue[T any](ctx context.Context, g *Guard, w Work, fn func(ctx context.Context) (T, error)) (v T, ran bool, err error) {
-	stored, ran, err := g.do(ctx, w, func(ctx context.Context) ([]byte, error) {
-		var err error
+	var unfit error
+	stored, ran, err := g.do(ctx, w, func(ctx context.Context) (result []byte, err error) {
 		if v, err = fn(ctx); err != nil {
 			return nil, err
 		}
-		return json.Marshal(v)
+		result, unfit = json.Marshal(v)
+		return result, nil
 	})
 	if err != nil || (ran && stored == nil) {
+		if err == nil && unfit != nil {
+			err = fmt.Errorf("dedup: %s %q is done, but its result cannot be stored: %w", w.Scope, w.ID, unfit)
+		}
 		return v, ran, err
 	}
 	var old T // not v: a run of our own that was superseded may have left something there
@@ -115,15 +121,20 @@ func (c *Claim) settle(ctx context.Context, o Outcome) error {
 // failure of all that ran, and goes on. fn's ctx ends when one of the claims is lost.
 func (g *Guard) DoBatch(ctx context.Context, works []Work, fn func(ctx context.Context, run []int) error) (errs []error) {
 	errs = make([]error, len(works))
-	firsts, leader := foldWorks(works)
-	claims := make([]*Claim, len(firsts))
-	asked := make([]Work, len(firsts))
-	for i, at := range firsts {
-		asked[i] = works[at]
+	all, leader := foldWorks(works)
+	var firsts []int
+	var asked []Work
+	for _, at := range all {
+		if errs[at] = works[at].check(&g.opts); errs[at] == nil {
+			firsts, asked = append(firsts, at), append(asked, works[at])
+		}
 	}
+	claims := make([]*Claim, len(firsts))
 	if err := g.ClaimBatch(ctx, asked, claims); err != nil {
-		for i := range errs {
-			errs[i] = err
+		for i, at := range leader {
+			if errs[i] = errs[at]; errs[i] == nil {
+				errs[i] = err
+			}
 		}
 		return errs
 	}

@@ -3,6 +3,7 @@ package dedup_test
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -351,6 +352,28 @@ func TestDoValueHandsOutTheFirstResult(t *testing.T) {
 		require.Equal(t, i == 0, ran)
 		require.Equal(t, payment{"p-1"}, v)
 	}
+}
+
+func TestResultThatCannotBeStoredDoesNotRepeatTheEffect(t *testing.T) {
+	g := newGuard(t, memstore.New(), nil)
+	runs := 0
+	for i := range 3 {
+		_, ran, err := dedup.DoValue(t.Context(), g, work("a"), func(context.Context) (float64, error) { runs++; return math.NaN(), nil })
+		require.Error(t, err)
+		require.Equal(t, i == 0, ran)
+	}
+	require.Equal(t, 1, runs)
+}
+
+func TestDoBatchRefusesOneBadWorkAlone(t *testing.T) {
+	g := newGuard(t, memstore.New(), nil)
+	errs := g.DoBatch(t.Context(), []dedup.Work{work("a"), work(""), work("b")}, func(_ context.Context, run []int) error {
+		require.Equal(t, []int{0, 2}, run)
+		return nil
+	})
+	require.NoError(t, errs[0])
+	require.ErrorContains(t, errs[1], "Work.ID is empty")
+	require.NoError(t, errs[2])
 }
 
 func TestDoBatchRunsWhatIsNewAndAnswersTwinsAlike(t *testing.T) {
