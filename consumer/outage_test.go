@@ -11,6 +11,7 @@ import (
 
 	"github.com/idemq/idemq/consumer"
 	"github.com/idemq/idemq/consumer/consumertest"
+	"github.com/idemq/idemq/dedup"
 	"github.com/idemq/idemq/dedup/memstore"
 )
 
@@ -112,5 +113,32 @@ func TestRedeliveryOfEverythingRunsNothingAgain(t *testing.T) {
 		stats := b.Drain(t, newConsumer(t, b, g, r.handle, nil))
 		require.EqualValues(t, 100, stats.Duplicates)
 		require.Len(t, r.all(), 100)
+	})
+}
+
+func TestFailOpenGoesOnWhenTheStoreGoesDownInMidRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var down atomic.Bool
+		var unprotected atomic.Int64
+		g, err := dedup.New("app", faults(func(string) bool { return down.Load() }), &dedup.Options{FailOpen: true, Logger: quiet, Observe: func(e dedup.Event) {
+			if e.Cause == "unprotected" {
+				unprotected.Add(int64(e.N))
+			}
+		}})
+		require.NoError(t, err)
+		b := kafkaLike()
+		b.MaxUnsettled = 8
+		b.Publish(messages(500, "lane")...)
+		r := &recorder{}
+		r.do = func(_ context.Context, m *consumer.Message) error {
+			if m.ID == "m100" {
+				down.Store(true)
+			}
+			return nil
+		}
+		stats := b.Drain(t, newConsumer(t, b, g, r.handle, nil))
+		require.EqualValues(t, 500, stats.Done)
+		require.Len(t, r.all(), 500)
+		require.Greater(t, unprotected.Load(), int64(300))
 	})
 }

@@ -196,7 +196,16 @@ func (g *Guard) FinishBatch(ctx context.Context, in []Outcome, errs []error) err
 	out := make([]error, len(req))
 	sent := time.Now()
 	if err := g.finishes.submit(ctx, req, out); err != nil {
-		return err
+		if !g.opts.FailOpen || !errors.Is(err, ErrUnavailable) {
+			return err
+		}
+		if err = g.finishes.submit(ctx, req, out); err != nil { // once more: it may have been one reply
+			if errors.Is(err, ErrUnavailable) {
+				g.finishOpen(in, at, err)
+				return nil
+			}
+			return err
+		}
 	}
 	t := tally{name: "finish"}
 	for j, i := range at {
@@ -207,6 +216,27 @@ func (g *Guard) FinishBatch(ctx context.Context, in []Outcome, errs []error) err
 	}
 	t.emit(g)
 	return nil
+}
+
+// finishOpen lets work go on whose verdicts the store does not take: FailOpen was chosen. What the
+// store still holds of it ends with its lease.
+func (g *Guard) finishOpen(in []Outcome, at []int, outage error) {
+	g.opts.Logger.Warn("dedup: store is down, going on without a verdict as Options.FailOpen says", "n", len(at), "err", outage)
+	t := tally{name: "finish"}
+	b := &g.beats
+	b.mu.Lock()
+	for _, i := range at {
+		c := in[i].Claim
+		if in[i].State == Condemned {
+			c.finishing, c.held.Condemned = false, true
+		} else {
+			b.drop(c)
+			c.finished = in[i].State
+		}
+		t.add(c.Work.Scope, "unprotected")
+	}
+	b.mu.Unlock()
+	t.emit(g)
 }
 
 // begin says what to ask the store, if anything.

@@ -6,7 +6,7 @@ import "time"
 // under Name with labels Scope and Cause, and record Took where it is not zero.
 //
 //	claim      cause: acquired, retry, takeover, duplicate, in_progress, failed, condemned, mismatch, absent, unprotected, fault
-//	finish     cause: done, retryable, failed, condemned, released, superseded, late, record_lost
+//	finish     cause: done, retryable, failed, condemned, released, superseded, late, record_lost, unprotected, fault
 //	store      cause: claim, extend, finish; Took, Err     (one per round trip; N = batch size)
 //	lease_lost
 //	record_lost (by a heartbeat that made the record anew)

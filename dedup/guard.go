@@ -33,7 +33,8 @@ type Options struct {
 	// (a consumer derives it from the broker's retry window) says otherwise. Default: 24h.
 	Retention time.Duration
 	// FailOpen runs work unprotected while the store is down; each such run is logged and
-	// counted. Default: false: nothing runs and Claim returns ErrUnavailable.
+	// counted, and so is each verdict that the store does not take. Default: false: nothing runs and
+	// Claim returns ErrUnavailable.
 	FailOpen bool
 	// Holder tells operators which process holds a claim. Default: host name and pid.
 	Holder string
