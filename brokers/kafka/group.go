@@ -162,7 +162,7 @@ func (g *generation) run(ctx, live, ended context.Context) {
 	}
 	g.wg.Wait()
 	g.drain(live, idle)
-	g.commit(ctx)
+	g.commitLast(ctx)
 	for _, p := range g.parts {
 		p.detach()
 	}
@@ -307,11 +307,23 @@ func (g *generation) commitLoop(ctx context.Context) {
 	}
 }
 
-// commit sends the watermarks that have moved. Group, generation and member travel with
+// commitLast is the commit before the partitions are let go. No later one makes up for it, and
+// its connection may have died unnoticed since the one before: so it tries on, for as long as
+// one call to the coordinator may take.
+func (g *generation) commitLast(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, g.src.opt.coordinatorTimeout())
+	defer cancel()
+	for n := 1; !g.commit(ctx) && ctx.Err() == nil; n++ {
+		g.src.pool.CloseIdleConnections()
+		sleep(ctx, backoff(n))
+	}
+}
+
+// commit sends the watermarks that have moved and reports whether trying again would change nothing. Group, generation and member travel with
 // them, so the coordinator refuses them once the group has gone on without this member.
 // The client's own Generation.CommitOffsets takes no context; its Client.OffsetCommit claims
 // leader epoch 0, on which other clients of the group may later see a truncated log.
-func (g *generation) commit(ctx context.Context) {
+func (g *generation) commit(ctx context.Context) (final bool) {
 	g.mu.Lock()
 	parts := g.parts
 	g.mu.Unlock()
@@ -335,15 +347,15 @@ func (g *generation) commit(ctx context.Context) {
 		})
 	}
 	if len(sent) == 0 {
-		return
+		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, g.src.opt.coordinatorTimeout())
 	defer cancel()
 	res, err := g.src.pool.RoundTrip(ctx, g.src.client.Addr, req)
 	if err != nil {
-		g.commitFailed(err)
-		return
+		return g.commitFailed(err)
 	}
+	final = true
 	failed := make(map[string]error)
 	for _, t := range res.(*offsetcommit.Response).Topics {
 		for _, p := range t.Partitions {
@@ -354,19 +366,22 @@ func (g *generation) commit(ctx context.Context) {
 	}
 	for p, offset := range sent {
 		if err := failed[p.name]; err != nil {
-			g.commitFailed(err)
+			final = g.commitFailed(err) && final
 			continue
 		}
 		p.setCommitted(offset)
 	}
+	return final
 }
 
-// commitFailed is never fatal: the next commit, or the next owner, does it again.
-func (g *generation) commitFailed(err error) {
+// commitFailed is never fatal: the next commit, or the next owner, does it again. It is
+// final where this generation's word no longer counts.
+func (g *generation) commitFailed(err error) (final bool) {
 	if lostMembership(err) || errors.Is(err, context.Canceled) {
-		return
+		return true
 	}
 	if g.src.quiet.allow("commit") {
 		g.src.log.Warn("kafka: offsets could not be committed, trying again", "error", err)
 	}
+	return false
 }

@@ -165,6 +165,27 @@ func TestFailedCommitsAreRepeated(t *testing.T) {
 	require.EqualValues(t, 2, f.Hits())
 }
 
+func TestLastCommitOutlivesABrokenConnection(t *testing.T) {
+	c := fakeKafka(t, 1)
+	cl := client(t, c.ListenAddrs())
+	produce(t, cl, 0, "a", "b")
+	s := newSource(t, c.ListenAddrs())
+	ds := receive(t, s, 2)
+	require.Eventually(t, func() bool { return committed(t, cl, "g", "t", 0) == 0 }, eventually, 20*time.Millisecond)
+	var broken atomic.Int64
+	c.ControlKey(int16(kmsg.OffsetCommit), func(kmsg.Request) (kmsg.Response, error, bool) {
+		if broken.Add(1) <= 2 {
+			c.KeepControl()
+			return nil, errors.New("cut"), true // closes the connection
+		}
+		return nil, nil, false
+	})
+	ack(t, ds...)
+	closeSource(t, s)
+	require.EqualValues(t, 2, committed(t, cl, "g", "t", 0), "nothing commits after Close")
+	require.GreaterOrEqual(t, broken.Load(), int64(2))
+}
+
 func TestCloseIsPromptOnAnIdlePartition(t *testing.T) {
 	everywhere(t, 1, func(t *testing.T, w world) {
 		s := w.source(t)
