@@ -62,8 +62,8 @@ func (e *engine) mayClaim(t *task, now time.Time) bool {
 	switch {
 	case t.isLost():
 		e.giveBack(t)
-	case t.overdue(now, e.policy.HandlerTimeout):
-		e.retryLater(t, 0, dedup.ErrInProgress)
+	case t.overdue(now, e.longest()):
+		e.retryLater(t, overdueDelay, dedup.ErrInProgress)
 	default:
 		t.state = claiming
 		e.held++ // as if acquired, until the answer is there
@@ -123,6 +123,9 @@ func (e *engine) answered(t *task, now time.Time) {
 	if e.turn == t && c.State != dedup.Acquired {
 		e.nextTurn()
 	}
+	if c.Err != nil || c.State != dedup.InProgress {
+		e.endHold(t)
+	}
 	if c.Err != nil {
 		e.log.Error("consumer: record cannot be used; the message waits", "scope", t.Scope, "id", short(t.work.ID), "err", c.Err)
 		e.askLater(t, now, time.Second)
@@ -152,7 +155,7 @@ func (e *engine) answered(t *task, now time.Time) {
 // acquired decides whether t may be held, and run.
 func (e *engine) acquired(t *task, now time.Time) {
 	c := t.claim
-	t.pause, t.heldSince = 0, time.Time{}
+	t.pause = 0
 	head := t.lane.head() == t
 	switch {
 	case t.isLost() || e.draining:
@@ -196,17 +199,28 @@ func (e *engine) unready(t *task) {
 	}
 }
 
-// inProgress holds t in memory and asks again: another owner's work is not a duplicate.
+// inProgress holds t in memory and asks again: another owner's work is not a duplicate. Where
+// the broker can postpone it, it is held for Plan.Hold, and in a quarter of the slots: what
+// the broker lets this process have unsettled is for messages that can run.
 func (e *engine) inProgress(t *task, now time.Time) {
-	if t.heldSince.IsZero() {
-		t.heldSince = now
-	}
-	if e.plan.Hold >= 0 && now.Sub(t.heldSince) >= e.plan.Hold {
+	full := t.heldSince.IsZero() && e.holding >= max(e.policy.Concurrency/4, 1)
+	if e.plan.Hold >= 0 && (full || !t.heldSince.IsZero() && now.Sub(t.heldSince) >= e.plan.Hold) {
 		e.retryLater(t, max(min(t.claim.Left, e.c.guard.Options().Lease), time.Second), dedup.ErrInProgress)
 		return
 	}
+	if t.heldSince.IsZero() {
+		t.heldSince = now
+		e.holding++
+	}
 	t.pause = min(max(2*t.pause, 50*time.Millisecond), time.Second)
 	e.askLater(t, now, min(t.pause, max(t.claim.Left, 10*time.Millisecond)))
+}
+
+func (e *engine) endHold(t *task) {
+	if !t.heldSince.IsZero() {
+		t.heldSince = time.Time{}
+		e.holding--
+	}
 }
 
 // askLater has t claimed again after d. Not at the head of its lane, it waits for that first.

@@ -73,6 +73,51 @@ func TestWorkInProgressElsewhereGoesBackToABrokerThatCanPostpone(t *testing.T) {
 // Lane one of A is [x, y], lane two of B is [y, x]. A is told that x is in progress and gets y;
 // before x is free, B gets nothing of y and x. If A kept y behind its waiting head, and B kept
 // x, which it is given first once free, both would wait for ever, since beats keep claims alive.
+func TestHeldMessagesTakeAQuarterOfTheSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSource()
+		s.hold = 5 * time.Second
+		store := memstore.New()
+		g := newGuard(t, store)
+		elsewhere := make(map[string]*dedup.Claim)
+		held := messages(20, "")
+		for _, m := range held {
+			c, err := newGuard(t, store).Claim(t.Context(), work(m))
+			require.NoError(t, err)
+			elsewhere[m.ID] = c
+		}
+		s.publish(held...)
+		r := &recorder{}
+		c := newConsumer(t, s, g, r.handle, nil) // 16 slots
+		stop := start(t, c)
+		time.Sleep(time.Second)
+		require.Len(t, s.said("retry"), 16, "beyond a quarter of the slots the broker keeps them")
+		require.EqualValues(t, 4, c.Stats().Waiting)
+		require.NoError(t, elsewhere["m0"].Complete(t.Context(), nil))
+		require.NoError(t, elsewhere["m1"].Complete(t.Context(), nil))
+		time.Sleep(time.Second)
+		require.Len(t, s.said("ack"), 2)
+		again := messages(24, "")[20:]
+		for _, m := range again {
+			c, err := newGuard(t, store).Claim(t.Context(), work(m))
+			require.NoError(t, err)
+			defer c.Abandon()
+		}
+		s.publish(again...)
+		time.Sleep(time.Second)
+		require.Len(t, s.said("retry"), 18, "two of the four places are free again")
+		time.Sleep(5 * time.Second)
+		require.Len(t, s.said("retry"), 22, "after Plan.Hold the broker gets these, too")
+		require.Zero(t, c.Stats().Waiting)
+		require.Empty(t, r.all())
+		require.NoError(t, stop())
+		for _, c := range elsewhere {
+			c.Abandon()
+		}
+		s.kept(t)
+	})
+}
+
 func TestLanesWhoseHeadsWaitForEachOthersFollowersGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()

@@ -132,13 +132,32 @@ func (c *Consumer) replan() error {
 	default:
 		p.Retention = c.opts.Retention
 	}
-	if p.HandlerLimit > 0 && p.HandlerTimeout > p.HandlerLimit {
-		return fmt.Errorf("consumer: HandlerTimeout %v is above the handler limit %v of %s: a second copy would start beside the first; lower Policy.HandlerTimeout or raise the source's limit",
-			p.HandlerTimeout, p.HandlerLimit, p.Scope)
+	if err := p.fitsLimit(); err != nil {
+		return err
 	}
 	c.mu.Lock()
 	c.plan = p
 	c.mu.Unlock()
+	return nil
+}
+
+// fitsLimit refuses a policy that the broker's limit leaves no time for.
+func (p *Plan) fitsLimit() error {
+	if p.HandlerLimit <= 0 {
+		return nil
+	}
+	if p.HandlerTimeout > p.HandlerLimit {
+		return fmt.Errorf("consumer: HandlerTimeout %v is above the handler limit %v of %s: a second copy would start beside the first; lower Policy.HandlerTimeout or raise the source's limit",
+			p.HandlerTimeout, p.HandlerLimit, p.Scope)
+	}
+	if p.HandlerTimeout > p.HandlerLimit-headroom {
+		return fmt.Errorf("consumer: HandlerTimeout %v is less than %v below the handler limit %v of %s: no message could be claimed, run and settled in time; lower Policy.HandlerTimeout or raise the source's limit",
+			p.HandlerTimeout, headroom, p.HandlerLimit, p.Scope)
+	}
+	if longest := slices.Max(p.Backoff); p.Hold < 0 && longest > p.HandlerLimit-headroom-p.HandlerTimeout {
+		return fmt.Errorf("consumer: Backoff %v and HandlerTimeout %v do not fit into the handler limit %v of %s, which keeps its messages in memory between attempts: the broker would take them back; lower Policy.Backoff or raise the source's limit",
+			longest, p.HandlerTimeout, p.HandlerLimit, p.Scope)
+	}
 	return nil
 }
 

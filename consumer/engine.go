@@ -18,7 +18,13 @@ const (
 	maxAhead       = 4096
 	pauseReceiving = 10 * time.Second // of store outage
 	zombieGrace    = 5 * time.Second  // after HandlerTimeout, before a handler counts as a zombie
+	zombieLook     = time.Second      // at most, until that is noticed
+	headroom       = 15 * time.Second // between HandlerTimeout and the broker's limit: for a handler that does not end by itself, and to be claimed, to wait for its turn and to be settled
+	overdueDelay   = time.Second      // before the broker brings back what had no time left to run
 )
+
+// longest is for how long a handler may run: after that it is a zombie, and others may have its message.
+func (e *engine) longest() time.Duration { return e.policy.HandlerTimeout + zombieGrace + zombieLook }
 
 // engine is one Run: a single goroutine, loop, decides everything about tasks and lanes, so
 // there are no locks between them. Whatever may block (the store, the broker, handlers) happens
@@ -55,6 +61,7 @@ type engine struct {
 
 	claims, finishes int       // calls in flight
 	held             int       // claimed, not yet given to a worker
+	holding          int       // in progress elsewhere, held until that ends
 	ahead            int       // how many those may be
 	claimAfter       time.Time // no call before: the store is down
 	finishAfter      time.Time
@@ -166,8 +173,10 @@ func (e *engine) arrive(t *task) {
 		return
 	}
 	e.watchSession(t)
-	if t.unnamed && !e.c.opts.AllowNoID {
-		t.outcome.Cause = errNoID
+	if t.unnamed && (t.outcome.Cause != nil || !e.c.opts.AllowNoID) {
+		if t.outcome.Cause == nil {
+			t.outcome.Cause = errNoID
+		}
 		e.bury(t)
 		return
 	}
@@ -183,148 +192,11 @@ func (e *engine) arrive(t *task) {
 	}
 }
 
-// follow makes t wait for a twin that is on its way in this process, if there is one. It keeps
-// its place in its lane until the twin has run. Lanes cannot wait for each other through that:
-// a leader arrived before its followers, and so did everything before it in its lane.
-func (e *engine) follow(t *task) bool {
-	if t.unnamed {
-		return false
-	}
-	k := t.twin()
-	leader, ok := e.twins[k]
-	if !ok {
-		e.twins[k] = t
-		return false
-	}
-	t.state, t.leader = following, leader
-	leader.followers = append(leader.followers, t)
-	return true
-}
-
-// pass lets the lanes of t and of its followers go on: t has run, or will not run any more.
-func (e *engine) pass(t *task) {
-	t.passed = true
-	e.offLane(t)
-	for _, f := range t.followers {
-		e.offLane(f)
-	}
-}
-
-func (e *engine) enter(t *task, l *lane) {
-	t.lane = l
-	l.q = append(l.q, t)
-	switch {
-	case t.state == following:
-	case t.unnamed:
-		e.setReady(t, time.Now())
-	case l.held:
-		t.state = parked
-		return
-	default:
-		e.enqueue(t)
-	}
-	if l.head() == t {
-		e.advance(l)
-	}
-}
-
-// enqueue has t claimed with the next call.
-func (e *engine) enqueue(t *task) {
-	if e.draining {
-		e.giveBack(t)
-		return
-	}
-	t.state = queued
-	e.claimQ = append(e.claimQ, t)
-}
-
-// offLane takes t out of its lane, so that the lane goes on without it.
-func (e *engine) offLane(t *task) {
-	l := t.lane
-	t.lane = nil
-	if l != nil && l != &t.own {
-		e.advance(l)
-	}
-}
-
-// ownLane gives t a lane of its own: its place in the old one is passed.
-func (e *engine) ownLane(t *task) {
-	if t.lane != nil {
-		return
-	}
-	t.lane = &t.own
-	t.own = lane{q: []*task{t}}
-}
-
-// advance looks at the head of l anew.
-func (e *engine) advance(l *lane) {
-	h := l.head()
-	if h == nil {
-		if l.name != "" && !l.busy && e.lanes[l.name] == l {
-			delete(e.lanes, l.name)
-		}
-		return
-	}
-	switch h.state {
-	case ready:
-		e.unhold(l)
-		if !l.busy && !l.listed {
-			l.listed = true
-			e.runnable = append(e.runnable, l)
-		}
-	case parked:
-		if h.suspect {
-			e.waitTurn(h)
-			return
-		}
-		e.unhold(l)
-	case following:
-		e.hold(l)
-	case waiting:
-		e.hold(l)
-		if !h.wakeAt.IsZero() && h.pause > 0 { // found in progress while others were before it
-			e.timers.set(h, time.Now())
-		}
-	}
-}
-
-// hold stops claims behind a head that waits: two lanes could otherwise wait for each other's
-// followers for ever, since beats keep both alive.
-func (e *engine) hold(l *lane) {
-	if l.held {
-		return
-	}
-	l.held = true
-	for _, t := range l.q[1:] {
-		if t.lane != l {
-			continue
-		}
-		switch t.state {
-		case queued:
-			t.state = parked
-		case ready:
-			if !t.unnamed { // that one holds no claim
-				e.release(t, thenPark)
-			}
-		}
-	}
-}
-
-// unhold lets the tasks behind the head be claimed again.
-func (e *engine) unhold(l *lane) {
-	if !l.held && (len(l.q) == 0 || l.q[0].state != parked) {
-		return
-	}
-	l.held = false
-	for _, t := range l.q {
-		if t.lane == l && t.state == parked && !t.suspect {
-			e.enqueue(t)
-		}
-	}
-}
-
-// wait lets t rest until at; its lane rests with it.
+// wait lets t rest until at, or until its deadline is near; its lane rests with it.
 func (e *engine) wait(t *task, at time.Time) {
+	if last := t.Deadline.Add(-e.longest()); !t.Deadline.IsZero() && at.After(last) {
+		at = last
+	}
 	e.ownLane(t)
 	t.state = waiting
 	e.timers.set(t, at)
@@ -344,8 +216,8 @@ func (e *engine) wakeUp(now time.Time) {
 			e.outs = append(e.outs, t)
 		case t.isLost():
 			e.giveBack(t)
-		case t.overdue(now, e.policy.HandlerTimeout):
-			e.retryLater(t, 0, dedup.ErrInProgress)
+		case t.overdue(now, e.longest()):
+			e.retryLater(t, overdueDelay, dedup.ErrInProgress)
 		case t.unnamed:
 			e.setReady(t, now)
 			e.advance(t.lane)
@@ -374,7 +246,7 @@ func (e *engine) nextLook(now time.Time) time.Duration {
 		soon(e.claimAfter)
 	}
 	if len(e.stints) > 0 {
-		d = min(d, max(min(e.policy.HandlerTimeout/4, time.Second), time.Millisecond))
+		d = min(d, max(min(e.policy.HandlerTimeout/4, zombieLook), time.Millisecond))
 	}
 	if e.draining {
 		soon(e.drainedAt)
@@ -444,6 +316,7 @@ func (e *engine) claimAnew(t *task) {
 // drop forgets t.
 func (e *engine) drop(t *task) {
 	e.unready(t)
+	e.endHold(t)
 	t.state = gone
 	e.timers.drop(t)
 	e.live.remove(t)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"mime"
 	"strconv"
 	"strings"
@@ -49,35 +50,49 @@ func DefaultRules() []IDRule {
 
 // Identify names m by the first of rules with an answer, as a Consumer does, and reports whether
 // one had. m.ID must be the broker's own name; made as in [Delivery]. The name of a dead letter
-// that came back, in its headers, outranks every rule.
+// that came back, in its headers, outranks every rule. A rule that panics leaves m without a name.
 func (m *Message) Identify(rules []IDRule, made bool) bool {
+	named, _ := m.identify(rules, made)
+	return named
+}
+
+// identify returns as an error what a rule panicked with: such a message must not go on under
+// the name that a lesser rule would give it.
+func (m *Message) identify(rules []IDRule, made bool) (named bool, err error) {
+	var rule *IDRule
+	defer func() {
+		if p := recover(); p != nil {
+			m.ID, m.IDFrom, m.print = "", "", dedup.Fingerprint{}
+			named, err = false, fmt.Errorf("consumer: Options.MessageID rule %q panicked: %v", rule.Name, p)
+		}
+	}()
 	const most = 1 << 30 // beyond it a number could not grow any more
 	m.Redrive, _ = strconv.Atoi(m.Headers[RedriveHeader])
 	m.Redrive = min(max(m.Redrive, 0), most)
 	if id := m.Headers[IDHeader]; id != "" {
 		m.ID, m.IDFrom, m.print = id, "header:"+IDHeader, bodyPrint(m.Body)
-		return true
+		return true, nil
 	}
 	for i := range rules {
-		r := &rules[i]
-		id := r.Of(m)
+		rule = &rules[i]
+		id := rule.Of(m)
 		if id == "" {
 			continue
 		}
 		m.print = dedup.Fingerprint{}
 		switch {
-		case r.BusinessKey:
+		case rule.BusinessKey:
 			id = m.Topic + "/" + id
-		case r.made && made:
+		case rule.made && made:
 			id += "/" + hexPrint(bodyPrint(m.Body))
 		default:
 			m.print = bodyPrint(m.Body)
 		}
-		m.ID, m.IDFrom = id, r.Name
-		return true
+		m.ID, m.IDFrom = id, rule.Name
+		return true, nil
 	}
 	m.ID, m.IDFrom, m.print = "", "", dedup.Fingerprint{}
-	return false
+	return false, nil
 }
 
 // bodyPrint tells no value (a tombstone) from an empty one: under one ID they are two messages.

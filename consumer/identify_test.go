@@ -97,6 +97,26 @@ func TestChildIDsAreTheSameOnEveryRunAndDifferEverywhereElse(t *testing.T) {
 	require.NotEqual(t, (&consumer.Message{Scope: "ab", ID: "c"}).ChildID(0), (&consumer.Message{Scope: "a", ID: "bc"}).ChildID(0))
 }
 
+func TestRuleThatPanicsDeadLettersItsMessageAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rules := []consumer.IDRule{{Name: "order", Of: func(m *consumer.Message) string {
+			return string(m.Body[8:]) // too short a body
+		}}, consumer.BrokerID}
+		for _, allow := range []bool{false, true} {
+			b := kafkaLike()
+			b.Publish(message("a", "lane"), consumer.Message{ID: "b", Key: "lane", Body: []byte("short")}, message("c", "lane"))
+			r := &recorder{}
+			stats := b.Drain(t, newConsumer(t, b, newGuard(t, memstore.New()), r.handle, &consumer.Options{MessageID: rules, AllowNoID: allow}))
+			require.EqualValues(t, 2, stats.Done)
+			require.Equal(t, []string{"a", "c"}, r.all(), "it has no name that could be trusted, so it does not run unprotected either")
+			dead := b.DeadLetters()
+			require.Len(t, dead, 1)
+			require.Contains(t, dead[0].DeadCause, `rule "order" panicked: runtime error: slice bounds out of range`)
+		}
+		require.False(t, (&consumer.Message{ID: "b"}).Identify(rules, false))
+	})
+}
+
 func TestMessageWithoutANameIsDeadLetteredOrRunsUnprotected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := consumer.Options{MessageID: []consumer.IDRule{consumer.HeaderID("message-id")}}

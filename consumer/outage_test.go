@@ -77,6 +77,41 @@ func TestNoHandlerStartsThatCouldOutlastItsDeadline(t *testing.T) {
 	})
 }
 
+func TestHandlerThatIgnoresItsContextEndsAsAZombieBeforeItsDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSource()
+		s.hold, s.deadline = 5*time.Second, 4*time.Minute
+		s.publish(messages(2, "lane")...)
+		given := time.Now()
+		begun := make(chan time.Time, 10)
+		release := make(chan struct{})
+		defer close(release)
+		c := newConsumer(t, s, newGuard(t, memstore.New()), func(_ context.Context, m *consumer.Message) error {
+			begun <- time.Now()
+			if m.ID == "m0" {
+				time.Sleep(119500 * time.Millisecond) // the next one could still end by itself, but not as a zombie
+				return nil
+			}
+			<-release
+			return nil
+		}, &consumer.Options{Policy: consumer.Policy{HandlerTimeout: 2 * time.Minute}})
+		stop := start(t, c)
+		time.Sleep(150 * time.Second)
+		require.Equal(t, []string{"m1"}, s.said("retry"), "postponed, not begun")
+		require.Len(t, begun, 2)
+		require.Equal(t, given, <-begun)
+		require.GreaterOrEqual(t, (<-begun).Sub(given), 119500*time.Millisecond+time.Second, "on its next delivery, which has time again")
+		for _, w := range s.all() {
+			if w.what == "retry" {
+				require.ErrorIs(t, w.cause, dedup.ErrInProgress)
+				require.Positive(t, w.after, "at once it would only be too late again")
+			}
+		}
+		require.NoError(t, stop())
+		s.kept(t)
+	})
+}
+
 func TestLostSessionLetsGoOfWhatWasNotBegun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkaLike()

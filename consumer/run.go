@@ -154,7 +154,8 @@ func (e *engine) normalise(ds []Delivery) []*task {
 		t.Delivery = ds[i]
 		m := t.Message
 		m.Scope = plan.Scope
-		t.unnamed = !m.Identify(e.c.opts.MessageID, t.Made)
+		named, err := m.identify(e.c.opts.MessageID, t.Made)
+		t.unnamed, t.outcome.Cause = !named, err
 		t.work = m.Work()
 		t.work.Retention = plan.Retention
 		ts[i] = t

@@ -22,6 +22,8 @@ func TestSettingsThatCannotBeMeantAreRefusedByName(t *testing.T) {
 	h := (&recorder{}).handle
 	limited := consumertest.NewBroker()
 	limited.HandlerLimit = 15 * time.Minute
+	inMemory := kafkaLike()
+	inMemory.HandlerLimit = 15 * time.Minute
 	for _, c := range []struct {
 		source consumer.Source
 		guard  *dedup.Guard
@@ -41,6 +43,8 @@ func TestSettingsThatCannotBeMeantAreRefusedByName(t *testing.T) {
 		{kafkaLike(), g, h, consumer.Options{Policy: consumer.Policy{HandlerTimeout: -1}}, []string{"HandlerTimeout", "negative"}},
 		{kafkaLike(), g, h, consumer.Options{Policy: consumer.Policy{Backoff: []time.Duration{1, -1}}}, []string{"Backoff", "negative"}},
 		{limited, g, h, consumer.Options{Policy: consumer.Policy{HandlerTimeout: 20 * time.Minute}}, []string{"HandlerTimeout 20m0s", "limit 15m0s", "second copy"}},
+		{limited, g, h, consumer.Options{Policy: consumer.Policy{HandlerTimeout: 15 * time.Minute}}, []string{"HandlerTimeout 15m0s", "less than 15s below", "limit 15m0s", "in time"}},
+		{inMemory, g, h, consumer.Options{Policy: consumer.Policy{Backoff: []time.Duration{time.Second, 14 * time.Minute, time.Minute}}}, []string{"Backoff 14m0s", "HandlerTimeout 1m0s", "limit 15m0s", "take them back"}},
 		{kafkaLike(), g, h, consumer.Options{MessageID: []consumer.IDRule{{}}}, []string{"MessageID[0]", "Of function"}},
 		{kafkaLike(), g, h, consumer.Options{Middleware: []func(consumer.Handler) consumer.Handler{nil}}, []string{"Middleware", "nil"}},
 	} {
@@ -49,6 +53,12 @@ func TestSettingsThatCannotBeMeantAreRefusedByName(t *testing.T) {
 			require.ErrorContains(t, err, want)
 		}
 	}
+}
+
+func TestTimeoutThatFitsTheLimitIsTaken(t *testing.T) {
+	b := consumertest.NewBroker()
+	b.HandlerLimit = 15 * time.Minute
+	newConsumer(t, b, newGuard(t, memstore.New()), (&recorder{}).handle, &consumer.Options{Policy: consumer.Policy{HandlerTimeout: 14*time.Minute + 45*time.Second}})
 }
 
 func TestRetentionFollowsTheRetryWindow(t *testing.T) {

@@ -34,7 +34,7 @@ type task struct {
 
 	suspect   bool          // its record tells of a crash: it runs alone, in turn
 	pause     time.Duration // before asking again after work in progress elsewhere
-	heldSince time.Time     // when it was first found in progress elsewhere
+	heldSince time.Time     // when it was first found in progress elsewhere; counted in engine.holding
 	readyAt   time.Time
 	wakeAt    time.Time // while waiting; zero: for a turn, not for a time
 	heapAt    int       // 1 + index in timers; 0: not in there
@@ -90,9 +90,9 @@ func (t *task) isLost() bool {
 	}
 }
 
-// overdue reports that a handler begun now could outlast t's deadline.
-func (t *task) overdue(now time.Time, handler time.Duration) bool {
-	return !t.Deadline.IsZero() && now.Add(handler).After(t.Deadline)
+// overdue reports that what is begun now and takes d could outlast t's deadline.
+func (t *task) overdue(now time.Time, d time.Duration) bool {
+	return !t.Deadline.IsZero() && now.Add(d).After(t.Deadline)
 }
 
 // lane is a sequence of deliveries that are handled one after the other.

@@ -134,7 +134,7 @@ func (e *engine) work(s *stint) {
 
 // mayStart looks once more, right before the handler: time has passed since the claim.
 func (e *engine) mayStart(t *task) bool {
-	return !t.isLost() && (t.unnamed || t.claim.Held()) && !t.overdue(time.Now(), e.policy.HandlerTimeout)
+	return !t.isLost() && (t.unnamed || t.claim.Held()) && !t.overdue(time.Now(), e.longest())
 }
 
 // report tells the loop of a task that is over and returns the next one to run, or nil when
@@ -245,8 +245,8 @@ func (e *engine) notStarted(t *task) {
 	switch {
 	case t.unnamed || t.isLost() || e.draining:
 		e.release(t, thenGiveBack)
-	case t.overdue(time.Now(), e.policy.HandlerTimeout):
-		t.delay = 0
+	case t.overdue(time.Now(), e.longest()):
+		t.delay = overdueDelay
 		e.release(t, thenRetry)
 	default: // the lease was lost while it waited
 		e.release(t, thenPark)
