@@ -173,9 +173,7 @@ func (c *Consumer) Stats() Stats {
 	c.mu.Lock()
 	s := c.stats
 	c.mu.Unlock()
-	if k, ok := c.source.(Connector); ok && s.Receiving {
-		s.Receiving = k.Connected()
-	}
+	s.Receiving = s.Receiving && connected(c.source)
 	return s
 }
 
