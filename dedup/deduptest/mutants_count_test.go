@@ -1,158 +1,79 @@
 package deduptest
 
-import (
-	"errors"
-	"time"
-
-	"github.com/idemq/idemq/dedup"
+const (
+	nextEpoch = "r.epoch = max(r.epoch+1, uint64(now.UnixMilli()))"
+	isHigher  = "higher := q.Redrive > r.redrive"
+	crashes   = "if r.state == dedup.InProgress && (r.crashes == 0 || r.alone) {"
 )
 
-func setEpoch(left *kept, v *dedup.Verdict, epoch uint64) { left.epoch, v.Epoch = epoch, epoch }
-
-// takes reports a claim that acquires what another had.
-func takes(f *kept, q *dedup.ClaimRequest, v *dedup.Verdict) bool { return acquired(v) && !own(f, q) }
-
-const clockOnly = "takes the clock for the epoch even when it is behind"
-
-var epochMutants = []broken{
-	{"Rule12", "keeps the epoch in a takeover", mutant{claimed: func(f kept, left *kept, q *dedup.ClaimRequest, v *dedup.Verdict) {
-		if takes(&f, q, v) && f.held {
-			setEpoch(left, v, f.epoch)
-		}
-	}}},
-	{"Rule12", "keeps the epoch after a release", mutant{claimed: func(f kept, left *kept, q *dedup.ClaimRequest, v *dedup.Verdict) {
-		if takes(&f, q, v) && f.state == dedup.Released {
-			setEpoch(left, v, f.epoch)
-		}
-	}}},
-	{"Rule12", "starts epochs anew with every life", mutant{claimed: func(f kept, left *kept, q *dedup.ClaimRequest, v *dedup.Verdict) {
-		if f.state == 0 && acquired(v) {
-			setEpoch(left, v, 1)
-		}
-	}}},
-	{"Rule12", clockOnly, mutant{claimed: func(f kept, left *kept, q *dedup.ClaimRequest, v *dedup.Verdict) {
-		if takes(&f, q, v) {
-			setEpoch(left, v, uint64(left.claimed.UnixMilli()))
-		}
-	}}},
+var epochMutants = []mutant{
+	{"Rule12", "keeps the epoch in a takeover", []edit{
+		{nextEpoch, "if r.leaseUntil.IsZero() {\n\t\t" + nextEpoch + "\n\t}"},
+	}},
+	{"Rule12", "keeps the epoch after a release", []edit{
+		{isHigher, isHigher + "\n\treleased := r.state == dedup.Released"},
+		{nextEpoch, "if !released {\n\t\t" + nextEpoch + "\n\t}"},
+	}},
+	{"Rule12", "starts epochs anew with every life", []edit{
+		{nextEpoch, "if r.epoch == 0 {\n\t\tr.epoch = 1\n\t} else {\n\t\t" + nextEpoch + "\n\t}"},
+	}},
+	{"Rule12", "keeps the epoch in a redrive", []edit{
+		{nextEpoch, "if !higher || r.epoch == 0 {\n\t\t" + nextEpoch + "\n\t}"},
+	}},
+	{"Rule12", "takes the clock for the epoch even when it is behind", []edit{
+		{nextEpoch, "r.epoch = uint64(now.UnixMilli())"},
+	}},
 }
 
-var redriveMutants = []broken{
-	{"Rule13", "never takes failed", mutant{claim: func(f *kept, q *dedup.ClaimRequest, _ time.Time) {
-		if f.state == dedup.Failed {
-			q.Redrive = 0
-		}
-	}}},
-	{"Rule13", "takes done", mutant{claim: func(f *kept, q *dedup.ClaimRequest, _ time.Time) {
-		if f.state == dedup.Done && q.Redrive > f.number {
-			f.state = dedup.Failed
-		}
-	}}},
-	{"Rule13", "takes failed with an equal number", mutant{claim: func(f *kept, q *dedup.ClaimRequest, _ time.Time) {
-		if f.state == dedup.Failed && q.Redrive == f.number && f.number > 0 {
-			f.state = dedup.Released
-		}
-	}}},
-	{"Rule13", "never takes condemned", mutant{claim: func(f *kept, q *dedup.ClaimRequest, _ time.Time) {
-		if f.state == dedup.Condemned {
-			q.Redrive = 0
-		}
-	}}},
-	{"Rule13", "takes condemned while its lease lives", mutant{claim: func(f *kept, q *dedup.ClaimRequest, _ time.Time) {
-		if f.state == dedup.Condemned && q.Redrive > f.number {
-			f.live = false
-		}
-	}}},
-	{"Rule13", "writes the asker's lower number", mutant{claimed: func(f kept, left *kept, q *dedup.ClaimRequest, v *dedup.Verdict) {
-		if takes(&f, q, v) {
-			left.number, v.Redrive = q.Redrive, q.Redrive
-		}
-	}}},
-	{"Rule13", "keeps the counts in a redrive", mutant{claimed: func(f kept, left *kept, q *dedup.ClaimRequest, v *dedup.Verdict) {
-		if takes(&f, q, v) && q.Redrive > f.number {
-			left.failed, left.crash = f.failed, f.crash
-			v.Attempt, v.Crashes = f.failed+1, f.crash
-		}
-	}}},
+var redriveMutants = []mutant{
+	{"Rule13", "never takes failed", []edit{{"if !higher {", "if true {"}}},
+	{"Rule13", "takes done", []edit{
+		{"\tcase dedup.Done:\n\t\treturn r.verdict(now, false)", "\tcase dedup.Done:\n\t\tif !higher {\n\t\t\treturn r.verdict(now, false)\n\t\t}"},
+	}},
+	{"Rule13", "takes failed with an equal number", []edit{{"if !higher {", "if q.Redrive < r.redrive || q.Redrive == 0 {"}}},
+	{"Rule13", "never takes condemned", []edit{{isHigher, isHigher + " && r.state != dedup.Condemned"}}},
+	{"Rule13", "takes condemned while its lease lives", []edit{
+		{"if now.Before(r.leaseUntil) {\n\t\t\treturn", "if now.Before(r.leaseUntil) && (r.state == dedup.InProgress || !higher) {\n\t\t\treturn"},
+	}},
+	{"Rule13", "writes the asker's lower number", []edit{
+		{"if higher {", "if !higher {\n\t\tr.redrive = q.Redrive\n\t}\n\tif higher {"},
+	}},
+	{"Rule13", "keeps the counts in a redrive", []edit{
+		{"r.redrive, r.attempts, r.crashes = q.Redrive, 0, 0", "r.redrive = q.Redrive"},
+	}},
 }
 
-var countMutants = []broken{
-	{"Rule14", "counts no failures", mutant{verdict: func(f kept, left *kept, q *dedup.FinishRequest, err *error) {
-		if q.State == dedup.Retryable && *err == nil {
-			left.failed = f.failed
-		}
-	}}},
-	{"Rule14", "counts a release", mutant{verdict: func(f kept, left *kept, q *dedup.FinishRequest, err *error) {
-		if q.State == dedup.Released && *err == nil && f.held {
-			left.failed++
-		}
-	}}},
-	{"Rule14", "counts no crashes", crashes(func(f kept) int { return f.crash })},
-	{"Rule14", "counts every crash", crashes(func(f kept) int { return f.crash + 1 })},
-	{"Rule14", "counts the first crash only alone", crashes(func(f kept) int {
-		if f.alone {
-			return f.crash + 1
-		}
-		return f.crash
-	})},
-	{"Rule14", "ignores alone", mutant{extend: func(_ *kept, q *dedup.ExtendRequest) { q.Alone = false }}},
-	{"Rule14", "forgets alone with the next beat", mutant{extend: func(f *kept, _ *dedup.ExtendRequest) { f.alone = false }}},
-	{"Rule14", "takes the owner before for alone", mutant{claimed: func(f kept, left *kept, q *dedup.ClaimRequest, v *dedup.Verdict) {
-		if takes(&f, q, v) {
-			left.alone = f.alone
-		}
-	}}},
-	{"Rule14", "counts the takeover of a condemned record", mutant{claimed: func(f kept, left *kept, q *dedup.ClaimRequest, v *dedup.Verdict) {
-		if takes(&f, q, v) && f.held && v.State == dedup.Condemned {
-			left.crash++
-			v.Crashes++
-		}
-	}}},
-	{"Rule14", "keeps crashes after a failure", mutant{verdict: func(f kept, left *kept, q *dedup.FinishRequest, err *error) {
-		if q.State == dedup.Retryable && *err == nil {
-			left.crash = f.crash
-		}
-	}}},
-	{"Rule14", "keeps the counts of what is done", mutant{verdict: func(f kept, left *kept, q *dedup.FinishRequest, err *error) {
-		if q.State == dedup.Done && *err == nil {
-			left.failed, left.crash = f.failed, f.crash
-		}
-	}}},
-	{"Rule14", "starts crashes anew with a beat", mutant{extend: func(f *kept, q *dedup.ExtendRequest) {
-		if f.owner == q.Owner {
-			f.crash = 0
-		}
-	}}},
-	{"Rule14", "starts crashes anew with a release", mutant{verdict: func(_ kept, left *kept, q *dedup.FinishRequest, err *error) {
-		if q.State == dedup.Released && *err == nil {
-			left.crash = 0
-		}
-	}}},
+var countMutants = []mutant{
+	{"Rule14", "counts no failures", []edit{{"r.attempts+1, 0, q.Reason", "r.attempts, 0, q.Reason"}}},
+	{"Rule14", "counts a release", []edit{{"\tcase dedup.Failed:\n\t\tr.lastError", "\tcase dedup.Released:\n\t\tr.attempts++\n\tcase dedup.Failed:\n\t\tr.lastError"}}},
+	{"Rule14", "counts no crashes", []edit{{"r.crashes++", "r.crashes += 0"}}},
+	{"Rule14", "counts every crash", []edit{{crashes, "if r.state == dedup.InProgress {"}}},
+	{"Rule14", "counts the first crash only alone", []edit{{crashes, "if r.state == dedup.InProgress && r.alone {"}}},
+	{"Rule14", "ignores alone", []edit{{"r.alone = r.alone || q.Alone", "r.alone = false"}}},
+	{"Rule14", "forgets alone with the next beat", []edit{{"r.alone = r.alone || q.Alone", "r.alone = q.Alone"}}},
+	{"Rule14", "takes the owner before for alone", []edit{
+		{"r.claimedAt, r.alone = q.Owner, q.Holder, now, false", "r.claimedAt = q.Owner, q.Holder, now"},
+	}},
+	{"Rule14", "counts the takeover of a condemned record", []edit{{crashes, "if r.crashes == 0 || r.alone {"}}},
+	{"Rule14", "keeps crashes after a failure", []edit{{"r.attempts+1, 0, q.Reason", "r.attempts+1, r.crashes, q.Reason"}}},
+	{"Rule14", "keeps the counts of what is done", []edit{
+		{"r.attempts, r.crashes, r.lastError, r.result = 0, 0, \"\",", "r.lastError, r.result = \"\","},
+	}},
+	{"Rule14", "starts crashes anew with a beat", []edit{{"r.alone = r.alone || q.Alone", "r.alone, r.crashes = r.alone || q.Alone, 0"}}},
+	{"Rule14", "starts crashes anew with a release", []edit{
+		{"\tcase dedup.Failed:\n\t\tr.lastError", "\tcase dedup.Released:\n\t\tr.crashes = 0\n\tcase dedup.Failed:\n\t\tr.lastError"},
+	}},
 }
 
-// crashes replaces how a takeover of running work counts.
-func crashes(count func(f kept) int) mutant {
-	return mutant{claimed: func(f kept, left *kept, q *dedup.ClaimRequest, v *dedup.Verdict) {
-		if takes(&f, q, v) && f.state == dedup.InProgress && q.Redrive <= f.number {
-			left.crash = count(f)
-			v.Crashes = left.crash
-		}
-	}}
-}
-
-var otherMutants = []broken{
-	{"Claim", "compares a zero fingerprint", mutant{claimed: func(f kept, left *kept, q *dedup.ClaimRequest, v *dedup.Verdict) {
-		if f.state != 0 && f.print != q.Fingerprint {
-			*v, *left = dedup.Verdict{State: dedup.Mismatch}, f
-		}
-	}}},
-	{"Claim", "forgets the fingerprint", mutant{claimed: func(_ kept, left *kept, _ *dedup.ClaimRequest, _ *dedup.Verdict) { left.print = dedup.Fingerprint{} }}},
-	{"Claim", "makes a record where one must exist", mutant{claim: func(_ *kept, q *dedup.ClaimRequest, _ time.Time) { q.MustExist = false }}},
-	{"Content", "cuts results", mutant{finish: func(_ *kept, q *dedup.FinishRequest) { q.Result = q.Result[:min(len(q.Result), 65535)] }}},
-	{"Content", "loses the reason of a failure", mutant{finish: func(_ *kept, q *dedup.FinishRequest) { q.Reason = "" }}},
-	{"Admin", "shows a holder after the end", mutant{verdict: func(f kept, left *kept, _ *dedup.FinishRequest, err *error) {
-		if !errors.Is(*err, dedup.ErrSuperseded) {
-			left.holder = f.holder
-		}
-	}}},
+var otherMutants = []mutant{
+	{"Claim", "compares a zero fingerprint", []edit{
+		{"if r.fingerprint != q.Fingerprint && r.fingerprint != (dedup.Fingerprint{}) && q.Fingerprint != (dedup.Fingerprint{}) {", "if r.state != 0 && r.fingerprint != q.Fingerprint {"},
+	}},
+	{"Claim", "forgets the fingerprint", []edit{{"r.fingerprint = q.Fingerprint", "r.fingerprint = dedup.Fingerprint{}"}}},
+	{"Claim", "makes a record where one must exist", []edit{{"if in[i].MustExist {", "if false {"}}},
+	{"Content", "cuts results", []edit{{"slices.Clone(q.Result)", "slices.Clone(q.Result[:min(len(q.Result), 65535)])"}}},
+	{"Content", "keeps the caller's slice", []edit{{"slices.Clone(q.Result)", "q.Result"}}},
+	{"Content", "loses the reason of a failure", []edit{{"\tcase dedup.Failed:\n\t\tr.lastError = q.Reason", "\tcase dedup.Failed:\n\t\tr.lastError = \"\""}}},
+	{"Admin", "shows a holder after the end", []edit{{"\tr.leaseUntil, r.holder = time.Time{}, \"\"", "\tr.leaseUntil = time.Time{}"}}},
+	{"Admin", "forgets what a lease holds", []edit{{"r != nil && r.owned() && now.Before(r.leaseUntil)", "r != nil && now.Before(now)"}}},
 }

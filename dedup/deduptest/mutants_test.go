@@ -1,229 +1,161 @@
 package deduptest
 
 import (
-	"errors"
+	"fmt"
+	"path/filepath"
+	"regexp"
 	"slices"
-	"time"
+	"strings"
+	"testing"
+	"text/tabwriter"
 
-	"github.com/idemq/idemq/dedup"
+	"github.com/stretchr/testify/require"
 )
 
-// broken is a Store that keeps every rule but one, or but a part of one.
-type broken struct {
+// mutant is what a real Store, or the Guard, becomes by a few edits of its source: one that keeps
+// every rule but one, or but a part of one.
+type mutant struct {
 	rule, what string
+	edits      []edit
+}
+
+// edit replaces old, which is in exactly one place, by new.
+type edit struct{ old, new string }
+
+// row is a line of the table: what became of a mutant.
+type row struct {
 	mutant
+	subject  string
+	by, also []string // cases of the rule that failed, and other rules with cases that failed
+	found    []string // other tests of deduptest that failed
 }
 
-const never = 100 * 365 * 24 * time.Hour
-
-func acquired(v *dedup.Verdict) bool { return v.State == dedup.Acquired || v.State == dedup.Condemned }
-
-func own(found *kept, q *dedup.ClaimRequest) bool {
-	return found.state != 0 && found.owner == q.Owner
+// TestEveryBrokenRuleIsCaughtByItsCase is the test of the suite: without it a case could pass
+// whatever the Store does.
+func TestEveryBrokenRuleIsCaughtByItsCase(t *testing.T) {
+	rows := append(storeRows(t), guardRows(t)...)
+	var table strings.Builder
+	w := tabwriter.NewWriter(&table, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(w, "rule\tof\ta mutant that\tcaught by\tand by")
+	caught, alone := map[string]bool{}, map[string]bool{}
+	for _, r := range rows {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", r.rule, r.subject, r.what, strings.Join(r.by, ", "), strings.Join(append(r.also, r.found...), " "))
+		switch {
+		case len(r.by) > 0:
+			caught[r.rule] = true
+			alone[r.rule] = alone[r.rule] || len(r.also) == 0
+		case len(r.also) > 0:
+			t.Errorf("%s that %s is caught by cases of %s, and by none of %s", r.subject, r.what, strings.Join(r.also, ", "), r.rule)
+		default:
+			t.Errorf("%s that %s passes all cases", r.subject, r.what)
+		}
+		for _, test := range r.missed() {
+			t.Errorf("%s that %s passes %s", r.subject, r.what, test)
+		}
+	}
+	w.Flush()
+	t.Log("\n" + table.String())
+	for _, r := range rules() {
+		name, _, _ := strings.Cut(r.name, "_")
+		require.True(t, caught[name], "no mutant breaks %s", r.name)
+		if strings.HasPrefix(name, "Rule") {
+			require.True(t, alone[name], "no mutant breaks %s alone", r.name)
+		}
+	}
 }
 
-func mutants() []broken {
-	return slices.Concat(claimMutants, wordMutants, lostMutants, timeMutants, batchMutants, epochMutants, redriveMutants, countMutants, otherMutants)
+// onOneKey are the rules about what calls on one key do, which Explore must find broken; overLives
+// are those that take a longer run, and CheckModel, which must find both.
+const (
+	onOneKey  = "Rule02 Rule03 Rule04 Rule05 Rule13 Rule14"
+	overLives = "Rule12"
+)
+
+// missed returns the tests that compare a store in memory with the model and should have failed, too.
+func (r *row) missed() (tests []string) {
+	if r.subject != "memstore" {
+		return nil
+	}
+	if strings.Contains(onOneKey, r.rule) && !slices.Contains(r.found, "Explore") {
+		tests = append(tests, "Explore")
+	}
+	if strings.Contains(onOneKey+overLives, r.rule) && !slices.Contains(r.found, "CheckModel") {
+		tests = append(tests, "CheckModel")
+	}
+	return tests
 }
 
-var claimMutants = []broken{
-	{"Rule01", "reads and writes a new key in two steps", mutant{racy: func(k kept) bool { return k.state == 0 }}},
-	{"Rule01", "reads and writes a free record in two steps", mutant{racy: func(k kept) bool { return k.state == dedup.Retryable || k.state == dedup.Released }}},
-	{"Rule02", "finds the owner's own claim in progress", mutant{claimed: func(f kept, left *kept, q *dedup.ClaimRequest, v *dedup.Verdict) {
-		if own(&f, q) && f.held {
-			v.State, v.Left, *left = dedup.InProgress, time.Second, f
+// storeRows has the suite examine the mutants of both stores, and each store as it is.
+func storeRows(t *testing.T) (rows []row) {
+	var all []*suspect
+	var files []map[string]string
+	add := func(dir, open string, mutants []mutant) {
+		sound := readSources(t, filepath.Join(sources, dir))
+		for i, m := range append([]mutant{{rule: "sound"}}, mutants...) {
+			name := fmt.Sprintf("%s%d_%s", dir, i, strings.ToLower(m.rule))
+			all = append(all, &suspect{name: name, open: open})
+			files = append(files, patch(t, sound, m))
+			rows = append(rows, row{mutant: m, subject: dir})
 		}
-	}}},
-	{"Rule02", "lets a claim repeated after its end acquire", mutant{claim: func(f *kept, q *dedup.ClaimRequest, _ time.Time) {
-		if own(f, q) && !f.held {
-			f.owner = dedup.Owner{}
+	}
+	add("memstore", `examineMemory(t, "PACKAGE", PACKAGE.New)`, slices.Concat(
+		claimMutants, wordMutants, lostMutants, timeMutants, batchMutants, epochMutants, redriveMutants, countMutants, otherMutants))
+	add("redisstore", `examineRedis(t, "PACKAGE", func(c redis.UniversalClient) dedup.Store { return PACKAGE.New(c, nil) })`, redisMutants)
+	examine(t, all, files)
+	for i := range rows {
+		v := all[i].found
+		rows[i].sort(v.Cases)
+		if v.Explored {
+			rows[i].found = append(rows[i].found, "Explore")
 		}
-	}}},
-	{"Rule06", "reads and writes a takeover in two steps", mutant{racy: func(k kept) bool { return k.held && !k.live }}},
-	{"Rule06", "takes a finished record whose owner was late", mutant{
-		verdict: func(f kept, left *kept, q *dedup.FinishRequest, err *error) {
-			left.reborn = f.held && !f.live && f.state == dedup.InProgress
-		},
-		claim: func(f *kept, q *dedup.ClaimRequest, _ time.Time) {
-			if f.reborn && !f.held && !own(f, q) {
-				f.state, f.held = dedup.InProgress, true
-			}
-		},
-	}},
-	{"Rule07", "answers done for what is in progress", mutant{claimed: func(_ kept, _ *kept, _ *dedup.ClaimRequest, v *dedup.Verdict) {
-		if v.State == dedup.InProgress {
-			v.State = dedup.Done
+		if v.Random {
+			rows[i].found = append(rows[i].found, "CheckModel")
 		}
-	}}},
-	{"Rule07", "answers done for condemned work that is not dead-lettered yet", mutant{claimed: func(f kept, _ *kept, _ *dedup.ClaimRequest, v *dedup.Verdict) {
-		if v.State == dedup.InProgress && f.state == dedup.Condemned {
-			v.State = dedup.Done
+	}
+	return slices.DeleteFunc(rows, func(r row) bool {
+		if r.rule == "sound" {
+			require.Empty(t, append(r.also, r.found...), "%s as it is", r.subject)
 		}
-	}}},
+		return r.rule == "sound"
+	})
 }
 
-var wordMutants = []broken{
-	{"Rule02", "refuses a verdict that is there already", mutant{verdict: func(f kept, _ *kept, q *dedup.FinishRequest, err *error) {
-		if f.state == q.State && *err == nil {
-			*err = dedup.ErrSuperseded
+// sort takes in the cases that failed, which begin with their rule.
+func (r *row) sort(cases []string) {
+	for _, c := range cases {
+		rule, name, _ := strings.Cut(c, "/")
+		switch {
+		case rule == r.rule:
+			r.by = append(r.by, name)
+		case !slices.Contains(r.also, rule):
+			r.also = append(r.also, rule)
 		}
-	}}},
-	{"Rule02", "counts a failure told twice as two", mutant{verdict: func(f kept, left *kept, q *dedup.FinishRequest, err *error) {
-		if f.state == dedup.Retryable && q.State == f.state && *err == nil {
-			left.failed++
-		}
-	}}},
-	{"Rule03", "does not compare the owner of a finish", mutant{finish: func(f *kept, q *dedup.FinishRequest) {
-		if f.held {
-			q.Owner = f.owner
-		}
-	}}},
-	{"Rule03", "does not compare the owner of a beat", mutant{extend: func(f *kept, q *dedup.ExtendRequest) {
-		if f.held {
-			q.Owner = f.owner
-		}
-	}}},
-	{"Rule03", "does not compare the state", mutant{finish: func(f *kept, q *dedup.FinishRequest) {
-		if !f.held && f.owner == q.Owner && f.state != q.State && f.state != dedup.Condemned {
-			f.state, f.held = dedup.InProgress, true
-		}
-	}}},
-	{"Rule03", "lets a late beat revive a finished record", mutant{extend: func(f *kept, q *dedup.ExtendRequest) {
-		if !f.held && f.owner == q.Owner {
-			f.state, f.held = dedup.InProgress, true
-		}
-	}}},
-	{"Rule03", "lets done follow condemned", mutant{finish: func(f *kept, q *dedup.FinishRequest) {
-		if f.state == dedup.Condemned && q.State == dedup.Done && f.held {
-			f.state = dedup.InProgress
-		}
-	}}},
-	{"Rule03", "forgets with a release that it was condemned", mutant{verdict: func(f kept, left *kept, q *dedup.FinishRequest, err *error) {
-		if f.state == dedup.Condemned && q.State == dedup.Released && *err == nil {
-			left.state = dedup.Released
-		}
-	}}},
-	{"Rule03", "lets the successor run what is condemned", mutant{claim: func(f *kept, q *dedup.ClaimRequest, _ time.Time) {
-		if f.state == dedup.Condemned && !f.live && !own(f, q) {
-			f.state, f.held = dedup.Released, false
-		}
-	}}},
-	{"Rule04", "refuses a finish after the lease", mutant{verdict: func(f kept, left *kept, _ *dedup.FinishRequest, err *error) {
-		if f.held && !f.live && *err == nil {
-			*left, *err = f, dedup.ErrSuperseded
-		}
-	}}},
+	}
 }
 
-var lostMutants = []broken{
-	{"Rule05", "takes a missing record for superseded", mutant{spoken: func(f kept, left *kept, _ *dedup.Held, err *error) {
-		if errors.Is(*err, dedup.ErrRecordLost) && f.state == 0 {
-			*left, *err = f, dedup.ErrSuperseded
-		}
-	}}},
-	{"Rule05", "says nothing of a missing record", mutant{spoken: func(_ kept, _ *kept, _ *dedup.Held, err *error) {
-		if errors.Is(*err, dedup.ErrRecordLost) {
-			*err = nil
-		}
-	}}},
-	{"Rule05", "lets a record that went back supersede", mutant{spoken: func(f kept, left *kept, _ *dedup.Held, err *error) {
-		if errors.Is(*err, dedup.ErrRecordLost) && f.state != 0 {
-			*left, *err = f, dedup.ErrSuperseded
-		}
-	}}},
-	{"Rule05", "overwrites a done record of a lower epoch", mutant{finish: func(f *kept, q *dedup.FinishRequest) {
-		if f.state == dedup.Done && f.epoch < q.Epoch {
-			*f = kept{}
-		}
-	}}},
-	{"Rule05", "makes a lost claim again without its attempts", mutant{spoken: func(_ kept, left *kept, _ *dedup.Held, err *error) {
-		if errors.Is(*err, dedup.ErrRecordLost) {
-			left.failed = 0
-		}
-	}}},
-	{"Rule05", "makes a lost condemned claim again as a plain one", mutant{extend: func(_ *kept, q *dedup.ExtendRequest) {
-		q.Condemned = false
-	}}},
-}
+var failedTest = regexp.MustCompile(`(?m)^--- FAIL: Test(Rule\d\d)_(\w+)`)
 
-var timeMutants = []broken{
-	{"Rule08", "writes claims without expiry", mutant{claimed: func(_ kept, left *kept, _ *dedup.ClaimRequest, v *dedup.Verdict) {
-		if acquired(v) {
-			left.expiry = left.expiry.Add(never)
-		}
-	}}},
-	{"Rule08", "writes beats and verdicts without expiry", mutant{spoken: func(_ kept, left *kept, _ *dedup.Held, err *error) {
-		if !errors.Is(*err, dedup.ErrSuperseded) {
-			left.expiry = left.expiry.Add(never)
-		}
-	}}},
-	{"Rule08", "lets a claim's record expire with its lease", mutant{claimed: func(_ kept, left *kept, _ *dedup.ClaimRequest, v *dedup.Verdict) {
-		if acquired(v) {
-			left.expiry = left.deadline
-		}
-	}}},
-	{"Rule08", "reads garbage as nothing", mutant{garbled: func(*kept) {}}},
-	{"Rule08", "reads garbage as done", mutant{garbled: func(f *kept) { f.state = dedup.Done }}},
-	{"Rule09", "derives the deadline from the time to live", mutant{claim: func(f *kept, q *dedup.ClaimRequest, now time.Time) {
-		f.deadline = f.expiry.Add(q.Lease - q.Retention)
-		f.live = f.held && now.Before(f.deadline)
-	}}},
-	{"Rule09", "measures the owner's lease by the asker's", mutant{claim: func(f *kept, q *dedup.ClaimRequest, now time.Time) {
-		f.deadline = f.claimed.Add(q.Lease)
-		f.live = f.held && now.Before(f.deadline)
-	}}},
-	{"Rule09", "lets askers move the deadline", mutant{claimed: func(_ kept, left *kept, q *dedup.ClaimRequest, v *dedup.Verdict) {
-		if v.State == dedup.InProgress {
-			left.deadline = left.deadline.Add(q.Lease)
-		}
-	}}},
-	{"Rule11", "remembers done beyond its retention", mutant{expired: func(f kept) kept {
-		if f.state == dedup.Done {
-			f.expiry = f.expiry.Add(never)
-			return f
-		}
-		return kept{}
-	}}},
-	{"Rule11", "carries counts into the new life", mutant{expired: func(f kept) kept {
-		return kept{life: life{state: dedup.Released, epoch: f.epoch, failed: f.failed, crash: f.crash, number: f.number}}
-	}}},
-	{"Rule11", "lets an owner of the old life finish the new one", mutant{
-		expired: func(kept) kept { return kept{reborn: true} },
-		finish: func(f *kept, q *dedup.FinishRequest) {
-			if f.reborn && f.held {
-				q.Owner = f.owner
-			}
-		},
-	}},
-}
-
-var batchMutants = []broken{
-	{"Rule10", "leaves the last claim of a batch unanswered", mutant{answers: func(out []dedup.Verdict) {
-		if len(out) > 1 {
-			out[len(out)-1] = dedup.Verdict{}
-		}
-	}}},
-	{"Rule10", "answers a batch in another order", mutant{answers: slices.Reverse[[]dedup.Verdict]}},
-	{"Rule10", "answers one bad item's fault for its neighbours", mutant{words: func(out []error) {
-		for _, err := range out {
-			if err != nil && !errors.Is(err, dedup.ErrSuperseded) && !errors.Is(err, dedup.ErrRecordLost) {
-				for i := range out {
-					out[i] = err
-				}
-				return
+// guardRows runs the tests of package dedup that are named after rules on the Guard's mutants.
+func guardRows(t *testing.T) (rows []row) {
+	sound := readSources(t, sources)
+	for _, m := range append([]mutant{{rule: "sound"}}, guardMutants...) {
+		o := overlay{}
+		for name, text := range patch(t, sound, m) {
+			if text != sound[name] {
+				o.add(t, filepath.Join(sources, name), text)
 			}
 		}
-	}}},
-	{"Rule10", "answers words in another order", mutant{words: func(out []error) {
-		if len(out) > 1 {
-			out[0], out[1] = out[1], out[0]
+		out, err := o.goTest(t, sources, "^TestRule")
+		if m.rule == "sound" {
+			require.NoError(t, err, "the Guard as it is:\n%s", out)
+			continue
 		}
-	}}},
-	{"Rule10", "accepts what is no outcome", mutant{finish: func(f *kept, q *dedup.FinishRequest) {}, words: func(out []error) {
-		for i, err := range out {
-			if err != nil && !errors.Is(err, dedup.ErrSuperseded) && !errors.Is(err, dedup.ErrRecordLost) {
-				out[i] = nil
-			}
+		r := row{mutant: m, subject: "Guard"}
+		for _, test := range failedTest.FindAllStringSubmatch(out, -1) {
+			r.sort([]string{test[1] + "/" + test[2]})
 		}
-	}}},
+		require.Equal(t, err != nil, len(r.by)+len(r.also) > 0, "the Guard that %s:\n%s", m.what, out)
+		rows = append(rows, r)
+	}
+	return rows
 }
