@@ -57,6 +57,12 @@ func (g *Guard) do(ctx context.Context, w Work, fn func(ctx context.Context) ([]
 		}
 		switch c.State {
 		case Acquired:
+			if !c.Held() { // the answer took longer than the lease
+				if err := c.Release(ctx); err != nil && !errors.Is(err, ErrSuperseded) {
+					return nil, ran, err
+				}
+				continue
+			}
 			ran = true
 			err := c.run(ctx, fn)
 			if !errors.Is(err, ErrSuperseded) {
@@ -118,7 +124,8 @@ func (c *Claim) settle(ctx context.Context, o Outcome) error {
 // them all or none, and errs[i] answers works[i]: nil for done, now or before. fn is not
 // called when there is nothing to run. Equal works are run once and answered alike.
 // Work.Wait is not looked at: what is in progress elsewhere is refused. A panic counts as a
-// failure of all that ran, and goes on. fn's ctx ends when one of the claims is lost.
+// failure of all that ran, and goes on. fn's ctx ends when one of the claims is lost. A work whose
+// claim was answered too late to be kept is not run: its error is ErrLeaseLost.
 func (g *Guard) DoBatch(ctx context.Context, works []Work, fn func(ctx context.Context, run []int) error) (errs []error) {
 	errs = make([]error, len(works))
 	all, leader := foldWorks(works)
@@ -144,6 +151,8 @@ func (g *Guard) DoBatch(ctx context.Context, works []Work, fn func(ctx context.C
 		switch {
 		case c.Err != nil:
 			errs[firsts[i]] = c.Err
+		case c.State == Acquired && !c.Held(): // the answer took longer than the lease
+			errs[firsts[i]] = errors.Join(ErrLeaseLost, c.Release(ctx))
 		case c.State == Acquired:
 			run, held = append(run, firsts[i]), append(held, c)
 		case c.State != Done:

@@ -2,6 +2,7 @@ package dedup_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idemq/idemq/dedup"
+	"github.com/idemq/idemq/dedup/deduptest"
 	"github.com/idemq/idemq/dedup/memstore"
 )
 
@@ -168,4 +170,39 @@ func TestRule10_ZeroAnswerIsAFault(t *testing.T) {
 	for _, err := range errs {
 		require.ErrorContains(t, err, "without an answer")
 	}
+}
+
+func TestRule09_DoRunsNothingOnAnAnswerThatTookLongerThanTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		late := 2
+		f := &deduptest.Faulty{Store: memstore.New(), After: func(_ context.Context, method string) error {
+			if method == "Claim" && late > 0 {
+				late--
+				time.Sleep(31 * time.Second)
+			}
+			return nil
+		}}
+		g := newGuard(t, f, nil)
+		runs := 0
+		run := func(ctx context.Context) error {
+			runs++
+			require.NoError(t, ctx.Err())
+			require.Zero(t, dedup.ClaimFrom(ctx).Crashes, "what was let go was no crash")
+			return nil
+		}
+		ran, err := g.Do(t.Context(), work("a"), run)
+		require.NoError(t, err)
+		require.True(t, ran)
+		require.Equal(t, 1, runs)
+
+		late = 1
+		batch := func(context.Context, []int) error { runs++; return nil }
+		errs := g.DoBatch(t.Context(), []dedup.Work{work("b"), work("c")}, batch)
+		require.ErrorIs(t, errs[0], dedup.ErrLeaseLost)
+		require.ErrorIs(t, errs[1], dedup.ErrLeaseLost)
+		require.Equal(t, 1, runs)
+		errs = g.DoBatch(t.Context(), []dedup.Work{work("b"), work("c")}, batch)
+		require.NoError(t, errors.Join(errs...))
+		require.Equal(t, 2, runs)
+	})
 }
