@@ -2,7 +2,9 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -55,6 +57,62 @@ func TestRedisRestartedEmptyInMidRunLosesNothing(t *testing.T) {
 	r.Restart()
 	g.awaitDone(t, 2_000)
 	g.once(t, 2_000) // nothing was delivered again, so the lost records cost no second effect
+}
+
+func TestFailOpenGoesOnWhileRedisIsGone(t *testing.T) {
+	r := testenv.StartRedis(t)
+	p := newPair(t, testenv.Kafka(t), r.Addr)
+	p.failOpen = true
+	p.publish(ids(0, 2_000)...)
+	begun := make(chan struct{}, 10_000)
+	g := p.run(p.topic, func(context.Context, *consumer.Message) error { begun <- struct{}{}; return nil })
+	for range 200 {
+		<-begun
+	}
+	r.Kill()
+	p.publish(ids(2_000, 2_500)...)
+	g.awaitDone(t, 2_500)
+	r.Start()
+	p.publish(ids(2_500, 3_000)...)
+	g.awaitDone(t, 3_000)
+	g.stop()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	require.Len(t, g.effects, 3_000, "nothing is lost; what ran unprotected may have run twice")
+}
+
+func TestDeadLettersAreRedrivenOnceEach(t *testing.T) {
+	p := shared(t)
+	p.publish(ids(0, 10)...)
+	var mend atomic.Bool
+	g := p.run(p.topic, func(_ context.Context, m *consumer.Message) error {
+		if !mend.Load() && m.ID < "m5" {
+			return consumer.Permanent(errors.New("no such account"))
+		}
+		return nil
+	})
+	require.Eventually(t, func() bool { s := g.Stats(); return s.Done == 5 && s.DeadLettered == 5 }, time.Minute, 20*time.Millisecond)
+	mend.Store(true)
+	c := kafka.Cluster{Brokers: p.brokers}
+	publisher, err := kafka.NewPublisher(c, nil)
+	require.NoError(t, err)
+	defer publisher.Close()
+	redrive := func(match func(m *consumer.Message) bool) int {
+		graves, err := kafka.NewSource(c, p.topic+"-redrive", []string{p.topic + ".dlt"}, &kafka.SourceOptions{SessionTimeout: 2 * time.Second, Logger: quiet})
+		require.NoError(t, err)
+		n, err := consumer.Redrive(t.Context(), graves, publisher, match)
+		require.NoError(t, err)
+		return n
+	}
+	require.Equal(t, 1, redrive(func(m *consumer.Message) bool {
+		require.Equal(t, "no such account", m.DeadCause)
+		return m.ID == "m3"
+	}))
+	g.awaitDone(t, 6)
+	require.GreaterOrEqual(t, redrive(nil), 4, "what was not wanted before is still there")
+	require.Eventually(t, func() bool { g.mu.Lock(); defer g.mu.Unlock(); return len(g.effects) == 10 }, time.Minute, 20*time.Millisecond)
+	g.stop()
+	g.once(t, 10)
 }
 
 func TestLostAnswersOfRedisChangeNothing(t *testing.T) {

@@ -36,6 +36,8 @@ type pair struct {
 	topic   string
 	app     string
 	sent    atomic.Int64
+
+	failOpen bool // of the groups to be run
 }
 
 var names atomic.Int64
@@ -89,7 +91,7 @@ func (p *pair) run(name string, handle func(ctx context.Context, m *consumer.Mes
 	p.t.Helper()
 	g := &group{effects: map[string]int{}}
 	client := redis.NewClient(&redis.Options{Addr: p.redis, ContextTimeoutEnabled: true, ReadTimeout: 2 * time.Second})
-	guard, err := dedup.New(p.app, redisstore.New(client, &redisstore.Options{Logger: quiet}), &dedup.Options{Lease: 2 * time.Second, Logger: quiet, Observe: func(e dedup.Event) {
+	guard, err := dedup.New(p.app, redisstore.New(client, &redisstore.Options{Logger: quiet}), &dedup.Options{Lease: 2 * time.Second, FailOpen: p.failOpen, Logger: quiet, Observe: func(e dedup.Event) {
 		if e.Cause == "record_lost" || e.Name == "record_lost" {
 			g.lost.Add(int64(e.N))
 		}
