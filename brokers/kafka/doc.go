@@ -10,7 +10,8 @@
 //   - Message.ID, the broker's own name: topic/partition/offset. It is the same on each redelivery, but
 //     not after the producer has sent again, and a topic made anew begins at 0 again; so it
 //     counts as made by a machine, and a header of the application's own outranks it.
-//   - Lane: the partition, or with SourceOptions.LaneByKey the record's key.
+//   - Lane: the partition, or with SourceOptions.LaneByKey topic, partition and record key together: producers
+//     that spread one key over partitions have no order to keep.
 //   - Ack: part of the group's position, the lowest offset delivered and not acknowledged. The
 //     position is committed each second, when partitions are taken away, and by Close, with the
 //     generation of the group it belongs to: one that comes late is refused, so it never goes back.

@@ -73,8 +73,9 @@ type SourceOptions struct {
 	DeadLetterTopic string
 	// FromLatest: a new group begins at the end, which is committed at once. Default: at the beginning.
 	FromLatest bool
-	// LaneByKey keeps the order per record key instead of per partition; records without a
-	// key then have none.
+	// LaneByKey keeps the order per record key instead of per partition: a lane is then a key
+	// within its partition, so a message that waits holds back its own key alone. Records
+	// without a key have no order.
 	LaneByKey bool
 	// MaxInFlight is how many deliveries of one partition may be unsettled. Default: 256.
 	MaxInFlight int
@@ -134,6 +135,10 @@ func (o *SourceOptions) check(group string, topics []string) error {
 		switch {
 		case t == "":
 			return fmt.Errorf("kafka: topic %d is empty", i+1)
+		case !validTopic(t):
+			return fmt.Errorf("kafka: topic %q is no name that Kafka takes: %s", t, topicRule)
+		case !validTopic(o.deadLetterTopic(t)):
+			return fmt.Errorf("kafka: the dead letter topic %q of topic %q is no name that Kafka takes, so no message could ever be given up; set SourceOptions.DeadLetterTopic to another: %s", o.deadLetterTopic(t), t, topicRule)
 		case slices.Contains(topics[:i], t):
 			return fmt.Errorf("kafka: topic %q is named twice; name it once", t)
 		case t == o.DeadLetterTopic:
@@ -143,6 +148,15 @@ func (o *SourceOptions) check(group string, topics []string) error {
 		}
 	}
 	return nil
+}
+
+const topicRule = "letters, digits, '.', '_' and '-', at most 249 of them, and neither . nor .. alone"
+
+// validTopic is the broker's own rule (its Topic.validate).
+func validTopic(name string) bool {
+	return name != "" && name != "." && name != ".." && len(name) <= 249 && strings.IndexFunc(name, func(r rune) bool {
+		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("._-", r))
+	}) < 0
 }
 
 // deadLetterTopic is where messages of topic go that are given up.

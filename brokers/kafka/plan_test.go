@@ -1,6 +1,7 @@
 package kafka_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -70,6 +71,12 @@ func TestContradictorySettingsAreRefused(t *testing.T) {
 			"kafka: there is no topic to consume; name at least one"},
 		{somewhere, "g", []string{""}, kafka.SourceOptions{},
 			"kafka: topic 1 is empty"},
+		{somewhere, "g", []string{"a b"}, kafka.SourceOptions{},
+			`kafka: topic "a b" is no name that Kafka takes: letters, digits, '.', '_' and '-', at most 249 of them, and neither . nor .. alone`},
+		{somewhere, "g", []string{"t"}, kafka.SourceOptions{DeadLetterTopic: "t/dead"},
+			`kafka: the dead letter topic "t/dead" of topic "t" is no name that Kafka takes, so no message could ever be given up; set SourceOptions.DeadLetterTopic to another: letters, digits, '.', '_' and '-', at most 249 of them, and neither . nor .. alone`},
+		{somewhere, "g", []string{strings.Repeat("t", 246)}, kafka.SourceOptions{},
+			`kafka: the dead letter topic "` + strings.Repeat("t", 246) + `.dlt" of topic "` + strings.Repeat("t", 246) + `" is no name that Kafka takes, so no message could ever be given up; set SourceOptions.DeadLetterTopic to another: letters, digits, '.', '_' and '-', at most 249 of them, and neither . nor .. alone`},
 		{somewhere, "g", []string{"t", "u", "t"}, kafka.SourceOptions{},
 			`kafka: topic "t" is named twice; name it once`},
 		{somewhere, "g", []string{"t"}, kafka.SourceOptions{MaxInFlight: -1},
