@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,84 +19,13 @@ import (
 	"github.com/idemq/idemq/dedup/memstore"
 )
 
-// What a handler does at one attempt.
-const (
-	succeeds = iota
-	takesTime
-	fails
-	panics
-	exits
-	failsForGood
-	waitsForItsContext
-	hangs // far beyond its timeout, and then succeeds
-	acts
-)
-
-// scenario is drawn before the bubble begins, so that nothing in it depends on the schedule.
-type scenario struct {
-	processes   int
-	concurrency int
-	hold        time.Duration
-	published   [][]consumer.Message // by process
-	scripts     map[string][]int     // by ID: what each run does; later ones succeed
-	crashed     []string             // IDs left by owners that vanished
-	events      []event
-}
-
-type event struct {
-	after   time.Duration // the one before
-	what    string
-	process int
-}
-
-func drawScenario(t *rapid.T) *scenario {
-	sc := &scenario{
-		processes: rapid.IntRange(1, 2).Draw(t, "processes"), concurrency: rapid.SampledFrom([]int{2, 4, 16}).Draw(t, "concurrency"),
-		hold: rapid.SampledFrom([]time.Duration{-1, 5 * time.Second}).Draw(t, "hold"), scripts: make(map[string][]int),
-	}
-	ids := rapid.IntRange(1, 60).Draw(t, "ids")
-	hung := false
-	for i := range ids {
-		id := fmt.Sprint("m", i)
-		script := rapid.SliceOfN(rapid.IntRange(0, acts-1), 0, 3).Draw(t, id)
-		for j := range script {
-			if script[j] == hangs && hung { // with as many as slots the run ends
-				script[j] = fails
-			}
-			hung = hung || script[j] == hangs
-		}
-		sc.scripts[id] = script
-		if rapid.IntRange(0, 5).Draw(t, "crashed") == 0 {
-			sc.crashed = append(sc.crashed, id)
-		}
-	}
-	for range sc.processes {
-		var ms []consumer.Message
-		for range rapid.IntRange(1, 100).Draw(t, "published") {
-			id := fmt.Sprint("m", rapid.IntRange(0, ids-1).Draw(t, "id"))
-			m := message(id, rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(t, "lane"))
-			if rapid.IntRange(0, 19).Draw(t, "other content") == 0 {
-				m.Body = []byte("other content")
-			}
-			ms = append(ms, m)
-		}
-		sc.published = append(sc.published, ms)
-	}
-	for range rapid.IntRange(0, 8).Draw(t, "events") {
-		sc.events = append(sc.events, event{
-			after:   time.Duration(rapid.IntRange(0, 40_000).Draw(t, "after")) * time.Millisecond,
-			what:    rapid.SampledFrom([]string{"cut", "mute", "heal", "lose session", "restart", "flush", "refuse", "accept"}).Draw(t, "what"),
-			process: rapid.IntRange(0, sc.processes-1).Draw(t, "process"),
-		})
-	}
-	return sc
-}
-
 // world runs a scenario and keeps its own account of what happened.
 type world struct {
-	sc      *scenario
-	store   flushable
-	process []*process
+	sc       *scenario
+	store    flushable
+	reader   *dedup.Guard    // beside the faults
+	twoFaced map[string]bool // IDs that stand for more than one content
+	process  []*process
 
 	mu      sync.Mutex
 	runs    map[string]int // by ID
@@ -139,6 +67,12 @@ func (f *flushable) Finish(ctx context.Context, in []dedup.FinishRequest, out []
 }
 
 // content tells messages apart that share an ID.
+func (f *flushable) Inspect(ctx context.Context, k dedup.Key) (dedup.Record, error) {
+	return f.Load().Inspect(ctx, k)
+}
+
+func (f *flushable) Forget(ctx context.Context, k dedup.Key) error { return f.Load().Forget(ctx, k) }
+
 func content(m *consumer.Message) string { return m.ID + ": " + string(m.Body) }
 
 type process struct {
@@ -232,6 +166,12 @@ func (w *world) said(p *process) func(word string, m *consumer.Message) error {
 			if k := content(m); w.done[k]+w.dead[k] == 0 {
 				w.fault("%s was acknowledged, but is neither done nor dead-lettered", k)
 			}
+			if w.flushed || w.twoFaced[m.ID] {
+				break
+			}
+			if r, err := w.reader.Inspect(context.Background(), work(*m)); err != nil || r.State != dedup.Done && r.State != dedup.Failed {
+				w.fault("%s was acknowledged before its record says so: %v, %v", m.ID, r.State, err)
+			}
 		}
 		return nil
 	}
@@ -306,7 +246,10 @@ func (w *world) addUp(p *process) {
 func (w *world) play(t *testing.T) {
 	w.store.Store(memstore.New())
 	w.runs, w.first, w.done, w.dead = map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
-	w.live = map[*run]bool{}
+	w.live, w.twoFaced = map[*run]bool{}, w.sc.twoFaced()
+	reader, err := dedup.New("app", &w.store, &dedup.Options{Logger: quiet})
+	require.NoError(t, err)
+	w.reader = reader
 	for _, id := range w.sc.crashed {
 		crash(t, newGuard(t, &w.store), 1, false, message(id, ""))
 	}
@@ -339,71 +282,6 @@ func (w *world) play(t *testing.T) {
 		w.wrong = append(w.wrong, p.s.broken...)
 	}
 	w.judge()
-}
-
-// judge checks the account of each message.
-func (w *world) judge() {
-	synctest.Wait() // what others wrote is visible from here on
-	contents, lanes := map[string]map[string]bool{}, map[string]map[string]bool{}
-	for i, ms := range w.sc.published {
-		for _, m := range ms {
-			if contents[m.ID] == nil {
-				contents[m.ID], lanes[m.ID] = map[string]bool{}, map[string]bool{}
-			}
-			contents[m.ID][content(&m)] = true
-			lanes[m.ID][fmt.Sprint(i, m.Key)] = true
-		}
-	}
-	for id, keys := range contents {
-		for key := range keys {
-			own := message(id, "")
-			w.judgeOne(id, key, len(keys) > 1 || !keys[content(&own)]) // a crashed owner's was its own
-		}
-	}
-	if w.sc.hold < 0 {
-		w.judgeOrder(lanes)
-	}
-}
-
-func (w *world) judgeOne(id, key string, shared bool) {
-	script := w.sc.scripts[id]
-	done, dead := w.done[key], w.dead[key]
-	bad := slices.Contains(script, failsForGood)
-	switch {
-	case done+dead == 0:
-		w.fault("%s is lost", key)
-	case shared && !w.flushed && done > 0 && w.runs[id] > len(script)+1 && !w.cut:
-		w.fault("%s ran %d times: two messages under one ID both did", id, w.runs[id])
-	case shared:
-	case dead > 0 && len(script) == 0:
-		w.fault("%s is healthy and was dead-lettered", key)
-	case dead > 0 && !bad && !w.cut && w.runs[id] < 5:
-		w.fault("%s was dead-lettered after %d runs", key, w.runs[id])
-	case w.cut: // a lost lease may cost one more run each
-	case done > 1 && !slices.Contains(script, hangs):
-		w.fault("%s was done %d times without a reason", key, done)
-	case w.runs[id] > len(script)+1+len(w.sc.events):
-		w.fault("%s ran %d times for %v", key, w.runs[id], script)
-	}
-}
-
-// judgeOrder checks the first runs in each lane of what was published in that one alone.
-func (w *world) judgeOrder(lanes map[string]map[string]bool) {
-	for i, ms := range w.sc.published {
-		last, seen := map[string]string{}, map[string]bool{}
-		for _, m := range ms {
-			other := func(o consumer.Message) bool { return content(&o) != content(&m) && o.ID == m.ID }
-			at, ran := w.first[m.ID]
-			if m.Key == "" || !ran || seen[m.ID] || len(lanes[m.ID]) > 1 || slices.ContainsFunc(ms, other) {
-				continue
-			}
-			seen[m.ID] = true
-			if before, ok := last[m.Key]; ok && at < w.first[before] {
-				w.fault("process %d, lane %s: %s ran before %s", i, m.Key, m.ID, before)
-			}
-			last[m.Key] = m.ID
-		}
-	}
 }
 
 func TestWhateverHappensNothingIsLostAndEveryRunIsExplained(t *testing.T) {
