@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -46,6 +47,7 @@ func fill(tb testing.TB, e env, n, distinct int) string {
 
 // BenchmarkConsume drains a filled topic with each subject in turn, five rounds, and prints
 // the medians: the machine's moods hit all alike, so the ratios hold where the numbers do not.
+// Allocations are those of the whole process while the subject ran, its start and end included.
 func BenchmarkConsume(b *testing.B) {
 	const n, rounds = 200_000, 5
 	e := newEnv(b)
@@ -55,17 +57,26 @@ func BenchmarkConsume(b *testing.B) {
 			distinct int
 		}{{"all different", n}, {"99 % duplicates", n / 100}} {
 			topic := fill(b, e, n, load.distinct)
-			rates := make([][]float64, len(subjects))
+			rates, allocs, bytes := make([][]float64, len(subjects)), make([][]float64, len(subjects)), make([][]float64, len(subjects))
 			for range rounds {
 				for i, s := range subjects {
+					before := memory()
 					rates[i] = append(rates[i], n/s.run(b, e, topic, n).Seconds())
+					after := memory()
+					allocs[i] = append(allocs[i], float64(after.Mallocs-before.Mallocs)/n)
+					bytes[i] = append(bytes[i], float64(after.TotalAlloc-before.TotalAlloc)/n)
 				}
 			}
 			for i, s := range subjects {
-				b.Logf("%-16s %-36s %8.0f msg/s", load.name, s.name, median(rates[i]))
+				b.Logf("%-16s %-36s %8.0f msg/s %5.1f allocs %6.0f B a message", load.name, s.name, median(rates[i]), median(allocs[i]), median(bytes[i]))
 			}
 		}
 	}
+}
+
+func memory() (m runtime.MemStats) {
+	runtime.ReadMemStats(&m)
+	return m
 }
 
 func median(xs []float64) float64 {
