@@ -12,25 +12,29 @@ import (
 	"github.com/idemq/idemq/brokers/kafka"
 	"github.com/idemq/idemq/consumer"
 	"github.com/idemq/idemq/consumer/consumertest"
+	"github.com/idemq/idemq/internal/conformance"
 	"github.com/idemq/idemq/outbox"
 )
 
 func TestSourceKeepsTheRulesOnTheFake(t *testing.T) {
 	consumertest.TestSource(t, func(tb testing.TB) consumertest.Config {
 		c := fakeKafka(tb, 2)
-		return conformance(tb, world{brokers: c.ListenAddrs(), topic: "t", group: "g"})
+		return configOf(tb, world{brokers: c.ListenAddrs(), topic: "t", group: "g"})
 	})
 }
 
 func TestSourceKeepsTheRulesOnARealBroker(t *testing.T) {
+	report := conformance.Column(t, "Kafka")
 	consumertest.TestSource(t, func(tb testing.TB) consumertest.Config {
 		w := realWorld(tb)
 		w.create(tb, w.topic, 2, nil)
-		return conformance(tb, w)
+		c := configOf(tb, w)
+		c.Report = report
+		return c
 	})
 }
 
-func conformance(tb testing.TB, w world) consumertest.Config {
+func configOf(tb testing.TB, w world) consumertest.Config {
 	publisher := newPublisher(tb, w.brokers, nil)
 	var mu sync.Mutex
 	var open []*kafka.Source

@@ -110,19 +110,32 @@ func (d *deadLetters) send(ls []letter) {
 		}
 		again = append(again, l)
 	}
-	if len(again) == 0 {
-		return
-	}
-	ms, errs = ms[:0], make([]error, len(again))
-	for _, l := range again {
-		ms = append(ms, l.msg)
-	}
-	all = d.producer.send(ctx, ms, errs)
-	for i, l := range again {
-		if all != nil {
-			errs[i] = all
+	d.sendToNew(ctx, again)
+}
+
+// sendToNew sends to topics that were just made, of which the broker may not know yet.
+func (d *deadLetters) sendToNew(ctx context.Context, ls []letter) {
+	for n := 1; len(ls) > 0; n++ {
+		ms, errs := make([]kafka.Message, len(ls)), make([]error, len(ls))
+		for i := range ls {
+			ms[i] = ls[i].msg
 		}
-		l.answer <- errs[i]
+		all := d.producer.send(ctx, ms, errs)
+		var again []letter
+		for i, l := range ls {
+			err := errs[i]
+			if all != nil {
+				err = all
+			}
+			if errors.Is(err, errUnknownTopic) && ctx.Err() == nil {
+				again = append(again, l)
+				continue
+			}
+			l.answer <- err
+		}
+		if ls = again; len(ls) > 0 {
+			sleep(ctx, backoff(n))
+		}
 	}
 }
 

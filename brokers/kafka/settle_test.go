@@ -138,6 +138,17 @@ func TestDeadLetterSaysThatItsTopicCannotBeMade(t *testing.T) {
 	require.Len(t, c.PartitionInfos("t.dlt"), 1)
 }
 
+func TestDeadLetterWaitsForTheTopicThatWasJustMade(t *testing.T) {
+	c := fakeKafka(t, 1)
+	produce(t, client(t, c.ListenAddrs()), 0, "a")
+	s := newSource(t, c.ListenAddrs())
+	d := receive(t, s, 1)[0]
+	unaware := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata}, Topic: "t.dlt", Err: kerr.UnknownTopicOrPartition, Count: 8})
+	require.NoError(t, d.DeadLetter(within(t, eventually), 1, nil))
+	require.EqualValues(t, 8, unaware.Hits())
+	require.EqualValues(t, 1, c.PartitionInfo("t.dlt", 0).HighWatermark)
+}
+
 func TestCompactedDeadLetterTopicIsRefusedAtTheStart(t *testing.T) {
 	c := fakeKafka(t, 1)
 	require.NoError(t, c.CreateTopic("t.dlt", 1, map[string]string{"cleanup.policy": "compact"}))

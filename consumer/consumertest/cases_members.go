@@ -160,7 +160,7 @@ var lostCases = []testCase{
 
 func (e *env) needsCut() {
 	if e.conf.Cut == nil {
-		e.Skip("consumertest: Config.Cut is nil")
+		e.skip("there is no way to cut connections (Config.Cut)")
 	}
 }
 

@@ -93,7 +93,7 @@ var receiveCases = []testCase{
 	}},
 	{"OrderIsKeptPerLane", func(e *env) {
 		if !e.conf.Ordered {
-			e.Skip("consumertest: Config.Ordered is false")
+			e.skip("the broker keeps no order (Config.Ordered)")
 		}
 		const n, keys = 400, 5
 		ms := make([]consumer.Message, n)

@@ -54,7 +54,7 @@ var retryCases = []testCase{
 	}},
 	{"RetryHoldsNobodyElseUp", func(e *env) {
 		if e.conf.Ordered {
-			e.Skip("consumertest: Config.Ordered: a lane may wait for its head")
+			e.skip("a lane may wait for its head (Config.Ordered)")
 		}
 		m := e.open()
 		held := m.one(m.publish(1, "")[0])
@@ -66,7 +66,7 @@ var retryCases = []testCase{
 	}},
 	{"RetryInProgressNeverEndsAMessage", func(e *env) {
 		if e.conf.Delay > time.Second {
-			e.Skip("consumertest: Config.Delay is above 1s: a hundred redeliveries would take too long")
+			e.skip("a hundred redeliveries would take too long (Config.Delay)")
 		}
 		m := e.open()
 		n := m.publish(1, "")[0]

@@ -33,6 +33,9 @@ type Config struct {
 	Delay time.Duration
 	// MaxBody is the largest body that is sent, in bytes. Default: 1 MiB.
 	MaxBody int
+	// Report is told of each case that did not fail, from any goroutine, and why it did not apply; ""
+	// if it did. Default: nobody is told.
+	Report func(name, inapplicable string)
 
 	TextHeaders bool // header values are printable text: no control characters, valid UTF-8
 	NilIsEmpty  bool // "no value" arrives as an empty body, or the other way round
@@ -71,7 +74,15 @@ func TestSource(t *testing.T, fresh func(tb testing.TB) Config) {
 	for _, tc := range cases() {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			tc.run(newEnv(t, fresh(t)))
+			e := newEnv(t, fresh(t))
+			if report := e.conf.Report; report != nil {
+				t.Cleanup(func() {
+					if !t.Failed() {
+						report(tc.name, e.skipped)
+					}
+				})
+			}
+			tc.run(e)
 		})
 	}
 }
