@@ -1,3 +1,5 @@
+//lint:file-ignore U1000 what the test uses that mutants_build_test.go writes
+
 package deduptest
 
 import (
