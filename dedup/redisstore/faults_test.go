@@ -293,18 +293,18 @@ func hang(t *testing.T) string {
 
 // The client library does not notice a cancelled context while it waits for a reply.
 func TestCallsEndWithTheirContext(t *testing.T) {
-	client := closing(t, redis.NewClient(&redis.Options{Addr: hang(t), ReadTimeout: 2 * time.Second, MaxRetries: -1}))
+	client := closing(t, redis.NewClient(&redis.Options{Addr: hang(t), ReadTimeout: 5 * time.Second, MaxRetries: -1}))
 	store := open(client)
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
 	begun := time.Now()
 	require.ErrorIs(t, store.Claim(ctx, asks(1), make([]dedup.Verdict, 1)), context.Canceled)
-	require.Less(t, time.Since(begun), time.Second)
+	require.Less(t, time.Since(begun), 4*time.Second)
 	require.ErrorIs(t, store.Claim(ctx, asks(1), make([]dedup.Verdict, 1)), context.Canceled, "already cancelled")
 	require.ErrorIs(t, store.Ping(ctx), context.Canceled)
 	_, err := store.Inspect(ctx, newKey())
 	require.ErrorIs(t, err, context.Canceled)
-	require.Eventually(t, func() bool { return client.PoolStats().TotalConns == client.PoolStats().IdleConns }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return client.PoolStats().TotalConns == client.PoolStats().IdleConns }, 20*time.Second, 10*time.Millisecond)
 }
 
 func TestServerDownIsAnErrorOfTheCall(t *testing.T) {
