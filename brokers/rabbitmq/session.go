@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"time"
 
 	"github.com/idemq/idemq/consumer"
@@ -39,7 +40,7 @@ func (e *session) tell(say func(ch *amqp.Channel) error) error {
 		return nil
 	}
 	err := say(e.ch)
-	if err == nil || errors.Is(err, amqp.ErrClosed) || e.isLost() {
+	if err == nil || errors.Is(err, amqp.ErrClosed) || errors.Is(err, net.ErrClosed) || e.isLost() {
 		return nil
 	}
 	return fmt.Errorf("rabbitmq: settle a delivery of %s: %w", e.src.queue, err)
