@@ -268,9 +268,12 @@ func (d *delivery) handOut() consumer.Delivery {
 	}
 	return consumer.Delivery{
 		Message: &d.msg, Lane: lane, Lost: d.of.lost, Settler: d,
-		Deadline: d.at.Add(s.opt.usable()),
+		Deadline: d.deadline(),
 	}
 }
+
+// deadline is when the server is soon to take d away.
+func (d *delivery) deadline() time.Time { return d.at.Add(d.of.src.opt.usable()) }
 
 // repeated is d as a new delivery, from the message as it came.
 func (d *delivery) repeated() consumer.Delivery {
