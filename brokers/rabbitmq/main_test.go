@@ -151,7 +151,20 @@ func (w world) publishTo(t testing.TB, exchange, key string, ms ...amqp.Publishi
 	}
 }
 
-// take gets everything that is in a queue, and leaves it there.
+// count is how many messages of a queue are ready; the server's number may be a moment old.
+func (w world) count(t testing.TB, queue string) int {
+	t.Helper()
+	c, err := amqp.Dial(w.url)
+	require.NoError(t, err)
+	defer c.Close()
+	ch, err := c.Channel()
+	require.NoError(t, err)
+	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+	require.NoError(t, err)
+	return q.Messages
+}
+
+// look gets everything that is in a queue, and leaves it there.
 func (w world) look(t testing.TB, queue string) []amqp.Delivery {
 	t.Helper()
 	c, err := amqp.Dial(w.url)
