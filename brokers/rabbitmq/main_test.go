@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -60,6 +61,17 @@ type world struct {
 }
 
 func (w world) cluster() rabbitmq.Cluster { return rabbitmq.Cluster{URLs: []string{w.url}} }
+
+// addr is the server's host:port.
+func (w world) addr() string {
+	return strings.TrimSuffix(w.url[strings.Index(w.url, "@")+1:], "/")
+}
+
+// through is w as it is reached through a proxy.
+func (w world) through(p *testenv.Proxy) world {
+	w.url = "amqp://guest:guest@" + p.Addr + "/"
+	return w
+}
 
 // newWorld has a queue of a new name on the shared server, declared by Topology and deleted at the end.
 func newWorld(t testing.TB, edit ...func(*rabbitmq.Topology)) world {

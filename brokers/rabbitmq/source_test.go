@@ -200,9 +200,8 @@ func TestSessionThatGoesSilentEndsCloseInTime(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.publishRaw(t, numbers(0, 2)...)
-	proxy := testenv.NewProxy(t, strings.TrimSuffix(w.url[strings.Index(w.url, "@")+1:], "/"))
-	behind := world{url: "amqp://guest:guest@" + proxy.Addr + "/", queue: w.queue}
-	s := behind.source(t)
+	proxy := testenv.NewProxy(t, w.addr())
+	s := w.through(proxy).source(t)
 	d := receive(t, s, 1)[0]
 	proxy.DropAnswers()
 	require.NoError(t, d.Ack(t.Context()), "it waits for no answer")
