@@ -1,0 +1,27 @@
+package rabbitmq
+
+import (
+	"context"
+	"time"
+
+	"github.com/idemq/idemq/consumer"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Cut breaks every connection that s has.
+func (s *Source) Cut() {
+	s.conns.cut(false)
+	s.copies.conns.cut(false)
+}
+
+// Reconnect makes s try again after pause, doubled up to longest. Before the first Receive.
+func (s *Source) Reconnect(pause, longest time.Duration) { s.pause, s.longest = pause, longest }
+
+// Cut breaks every connection that p has.
+func (p *Publisher) Cut() { p.producer.conns.cut(false) }
+
+// Postpone is the first half of d's Retry: its process dies before the second.
+func Postpone(ctx context.Context, d consumer.Delivery, after time.Duration) error {
+	own := d.Settler.(*delivery)
+	return own.of.src.postpone(ctx, own.raw.(amqp.Delivery), after)
+}
