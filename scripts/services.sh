@@ -10,6 +10,7 @@ usage: scripts/services.sh start [name…] | stop | status | env
           redis           one node
           redis-cluster   three masters with a replica each
           kafka           one KRaft node
+          rabbitmq        one node
           What runs already is left alone. Returns when each service answers; shows the
           end of the server's log and exits with 1 when one does not.
   stop    stops what start started, and removes its data.
@@ -22,6 +23,7 @@ Environment:
   IDEMQ_REDIS_PORT          16379
   IDEMQ_REDIS_CLUSTER_PORT  17000, the first of six; each also takes its number + 10000
   IDEMQ_KAFKA_PORT          19092; the controller takes the next one
+  IDEMQ_RABBITMQ_PORT       15674; Erlang's port mapper and its distribution take the next two
 Kafka's jars are kept in ${XDG_CACHE_HOME:-~/.cache}/idemq.
 EOF
 }
@@ -31,9 +33,11 @@ dir=${IDEMQ_SERVICES_DIR:-${TMPDIR:-/tmp}/idemq-services-$(id -u)}
 redis_port=${IDEMQ_REDIS_PORT:-16379}
 cluster_port=${IDEMQ_REDIS_CLUSTER_PORT:-17000}
 kafka_port=${IDEMQ_KAFKA_PORT:-19092}
+rabbitmq_port=${IDEMQ_RABBITMQ_PORT:-15674}
+rabbitmq_bin=/usr/lib/rabbitmq/bin
 kafka_version=4.1.1
 kafka_lib=${XDG_CACHE_HOME:-$HOME/.cache}/idemq/kafka-$kafka_version
-all=(redis redis-cluster kafka)
+all=(redis redis-cluster kafka rabbitmq)
 cluster_nodes=(0 1 2 3 4 5)
 
 say() { printf 'services: %s\n' "$*" >&2; }
@@ -117,6 +121,8 @@ install_kafka() {
     -DoutputDirectory="$kafka_lib.part" </dev/null >&2 9>&- || die "kafka: Maven could not fetch it"
   mv "$kafka_lib.part" "$kafka_lib"
 }
+
+install_rabbitmq() { apt_install rabbitmq-server rabbitmq-server; }
 
 # --- Redis
 
@@ -228,9 +234,51 @@ start_kafka() {
   ready kafka 90 kafka_answers
 }
 
+# --- RabbitMQ
+
+# The server opens AMQP's handshake: its first frame is a method. The port is opened last.
+rabbitmq_answers() {
+  [ "$( (exec 3<>"/dev/tcp/127.0.0.1/$rabbitmq_port" && printf 'AMQP\0\0\11\1' >&3 &&
+    timeout 5 head -c 1 <&3 | od -An -tx1 | tr -d ' \n') 2>/dev/null)" = 01 ]
+}
+
+answers_rabbitmq() { alive rabbitmq && rabbitmq_answers; }
+
+port_mapper_answers() { epmd -port $((rabbitmq_port + 1)) -names; }
+
+# A port mapper of its own, which ends with it, instead of a daemon for the whole machine. The
+# packaged wrapper would change to the user and the folders of the packaged server; in the mode
+# meant for service managers the script becomes the server, and leaves signals to it.
+start_rabbitmq() {
+  local i folder=$dir/rabbitmq
+  if dead rabbitmq-epmd; then
+    port_free rabbitmq-epmd $((rabbitmq_port + 1)) IDEMQ_RABBITMQ_PORT
+    mkdir -p "$dir/rabbitmq-epmd"
+    launch rabbitmq-epmd epmd -port $((rabbitmq_port + 1)) -address 127.0.0.1
+  fi
+  ready rabbitmq-epmd 20 port_mapper_answers || return 1
+  if dead rabbitmq; then
+    for i in 0 2; do port_free rabbitmq $((rabbitmq_port + i)) IDEMQ_RABBITMQ_PORT; done
+    mkdir -p "$folder"
+    echo '[].' >"$folder/plugins"
+    launch rabbitmq env HOME="$folder" ERL_EPMD_PORT=$((rabbitmq_port + 1)) RUNNING_UNDER_SYSTEMD=1 \
+      RABBITMQ_NODENAME=idemq@localhost RABBITMQ_NODE_IP_ADDRESS=127.0.0.1 RABBITMQ_NODE_PORT="$rabbitmq_port" \
+      RABBITMQ_DIST_PORT=$((rabbitmq_port + 2)) RABBITMQ_MNESIA_BASE="$folder/data" RABBITMQ_LOG_BASE="$folder" RABBITMQ_LOGS=- \
+      RABBITMQ_CONF_ENV_FILE=/dev/null RABBITMQ_CONFIG_FILE="$folder/none" RABBITMQ_ENABLED_PLUGINS_FILE="$folder/plugins" \
+      "$rabbitmq_bin/rabbitmq-server"
+  fi
+  ready rabbitmq 90 rabbitmq_answers
+}
+
 # --- Commands
 
-members() { if [ "$1" = redis-cluster ]; then echo redis-cluster-{0..5}; else echo "$1"; fi; }
+members() {
+  case $1 in
+    redis-cluster) echo redis-cluster-{0..5} ;;
+    rabbitmq) echo rabbitmq rabbitmq-epmd ;; # the port mapper is told to end last
+    *) echo "$1" ;;
+  esac
+}
 
 # One run at a time: two shells must not start the same server twice.
 lock() {
@@ -247,7 +295,7 @@ start() {
   done
   lock
   # Installing is done one by one, starting side by side.
-  for name in "$@"; do if [ "$name" = kafka ]; then install_kafka; else install_redis; fi; done
+  for name in "$@"; do case $name in kafka | rabbitmq) "install_$name" ;; *) install_redis ;; esac; done
   for name in "$@"; do
     "start_${name//-/_}" & pids+=($!)
   done
@@ -302,6 +350,7 @@ env_() {
     out="$out IDEMQ_REDIS_CLUSTER_ADDRS=${addrs#,}"
   fi
   if answers_kafka; then out="$out IDEMQ_KAFKA_BROKERS=127.0.0.1:$kafka_port IDEMQ_KAFKA_LIB=$(printf '%q' "$kafka_lib")"; fi
+  if answers_rabbitmq; then out="$out IDEMQ_RABBITMQ_URL=amqp://guest:guest@127.0.0.1:$rabbitmq_port/"; fi
   [ -z "$out" ] || echo "export ${out# }"
 }
 

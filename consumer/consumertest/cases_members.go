@@ -11,6 +11,7 @@ import (
 
 var memberCases = []testCase{
 	{"MembersShareTheWorkAndLoseNothing", func(e *env) {
+		e.needsTwoMembers()
 		came := make(chan got)
 		a := e.open()
 		a.pump(came)
@@ -35,6 +36,7 @@ var memberCases = []testCase{
 		}
 	}},
 	{"LostClosesWhenAMessageMovesToAnotherMember", func(e *env) {
+		e.needsTwoMembers()
 		a := e.open()
 		numbers := e.publishSpread(6)
 		first := a.collect(numbers) // and keeps them
@@ -156,6 +158,12 @@ var lostCases = []testCase{
 		m.sameMessage(g.Message)
 		m.ack(g)
 	}},
+}
+
+func (e *env) needsTwoMembers() {
+	if e.conf.OneMember {
+		e.Skip("consumertest: Config.OneMember: a second member stands by")
+	}
 }
 
 func (e *env) needsCut() {

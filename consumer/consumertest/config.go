@@ -25,6 +25,9 @@ type Config struct {
 	Cut func(tb testing.TB)
 	// Ordered: the broker keeps an order per Key, and Open's sources give it to their lanes.
 	Ordered bool
+	// OneMember: the broker gives messages to one member at a time, the others stand by. The
+	// cases that need two are skipped by name.
+	OneMember bool
 	// Patience is how long a case waits for one redelivery, a rebalance included, and for Close.
 	// A broken Source fails that late. Default: 30s.
 	Patience time.Duration

@@ -16,8 +16,9 @@ import (
 )
 
 const (
-	redisImage = "redis:7.0.15"
-	kafkaImage = "apache/kafka:4.1.1"
+	redisImage  = "redis:7.0.15"
+	kafkaImage  = "apache/kafka:4.1.1"
+	rabbitImage = "rabbitmq:3.10.8"
 )
 
 // dockerRuns reports whether a Docker engine can be reached. One that is not set up must not cost a wait.
@@ -58,6 +59,15 @@ func kafkaContainer(tb testing.TB) string {
 	return started(tb, kafkaImage, startKafkaContainer)
 }
 
+var startRabbitContainer = sync.OnceValues(func() (string, error) {
+	return startContainer(rabbitRequest())
+})
+
+func rabbitContainer(tb testing.TB) string {
+	tb.Helper()
+	return rabbitURL(started(tb, rabbitImage, startRabbitContainer))
+}
+
 func started(tb testing.TB, image string, start func() (string, error)) string {
 	tb.Helper()
 	addr, err := start()
@@ -81,6 +91,13 @@ func redisRequest() testcontainers.ContainerRequest {
 		Image: redisImage, ExposedPorts: []string{"6379/tcp"},
 		Cmd:        []string{"redis-server", "--save", "", "--appendonly", "no"},
 		WaitingFor: wait.ForLog("Ready to accept connections"),
+	}
+}
+
+func rabbitRequest() testcontainers.ContainerRequest {
+	return testcontainers.ContainerRequest{
+		Image: rabbitImage, ExposedPorts: []string{"5672/tcp"},
+		WaitingFor: wait.ForLog("Server startup complete"),
 	}
 }
 

@@ -40,13 +40,14 @@ func TestComposePublishesThePortsOfTheCode(t *testing.T) {
 	require.Equal(t, []string{fmt.Sprintf("127.0.0.1:%d:6379", testenv.RedisPort)}, services["redis"].Ports)
 	require.Equal(t, []string{fmt.Sprintf("127.0.0.1:%d-%d:%d-%d", first, last, first, last)}, services["redis-cluster"].Ports)
 	require.Equal(t, []string{fmt.Sprintf("127.0.0.1:%d:%d", testenv.KafkaPort, testenv.KafkaPort)}, services["kafka"].Ports)
+	require.Equal(t, []string{fmt.Sprintf("127.0.0.1:%d:5672", testenv.RabbitMQPort)}, services["rabbitmq"].Ports)
 	require.Equal(t, fmt.Sprintf("PLAINTEXT://127.0.0.1:%d", testenv.KafkaPort), services["kafka"].Environment["KAFKA_ADVERTISED_LISTENERS"],
 		"a broker sends its clients to the port it advertises")
 }
 
 func TestComposePinsImagesAndChecksHealth(t *testing.T) {
 	services := readCompose(t).Services
-	require.Len(t, services, 3)
+	require.Len(t, services, 4)
 	pinned := regexp.MustCompile(`^[a-z/]+:\d+\.\d+\.\d+$`)
 	for name, s := range services {
 		require.Regexp(t, pinned, s.Image, name)
@@ -61,6 +62,7 @@ func TestScriptDefaultsToThePortsOfTheCode(t *testing.T) {
 		"IDEMQ_REDIS_PORT":         testenv.RedisPort,
 		"IDEMQ_REDIS_CLUSTER_PORT": testenv.RedisClusterPort,
 		"IDEMQ_KAFKA_PORT":         testenv.KafkaPort,
+		"IDEMQ_RABBITMQ_PORT":      testenv.RabbitMQPort,
 	} {
 		require.Contains(t, string(text), "${"+variable+":-"+strconv.Itoa(port)+"}")
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/redis/go-redis/v9"
 	"github.com/segmentio/kafka-go"
 	"github.com/stretchr/testify/require"
@@ -69,6 +70,35 @@ func TestSharedServersAnswer(t *testing.T) {
 		require.NotEmpty(t, answer.Brokers)
 		require.ErrorIs(t, answer.Topics[0].Error, kafka.UnknownTopicOrPartition, "asking for a topic must not create it")
 	})
+	t.Run("rabbitmq", func(t *testing.T) {
+		c, err := amqp.Dial(testenv.RabbitMQ(t))
+		require.NoError(t, err)
+		require.NoError(t, c.Close())
+	})
+}
+
+func TestOwnRabbitMQKeepsItsQueuesOverAKill(t *testing.T) {
+	s := testenv.StartRabbitMQ(t, "heartbeat = 7")
+	declareQueue(t, s.URL, "kept", false)
+	require.Contains(t, s.Ctl("list_queues", "name"), "kept")
+	s.Restart()
+	declareQueue(t, s.URL, "kept", true)
+	require.Contains(t, s.Ctl("eval", "application:get_env(rabbit, heartbeat)."), "7", "its own settings")
+}
+
+func declareQueue(t *testing.T, url, name string, passive bool) {
+	t.Helper()
+	c, err := amqp.Dial(url)
+	require.NoError(t, err)
+	defer c.Close()
+	ch, err := c.Channel()
+	require.NoError(t, err)
+	declare := ch.QueueDeclare
+	if passive {
+		declare = ch.QueueDeclarePassive
+	}
+	_, err = declare(name, true, false, false, false, nil)
+	require.NoError(t, err)
 }
 
 func TestOwnRedisIsKilledAndComesBackEmpty(t *testing.T) {
@@ -200,11 +230,13 @@ func TestMissingServerFailsWhereServersAreRequired(t *testing.T) {
 	t.Setenv("IDEMQ_REQUIRE_SERVICES", "1")
 	t.Setenv("IDEMQ_REDIS_CLUSTER_ADDRS", "")
 	t.Setenv("IDEMQ_KAFKA_LIB", "")
+	t.Setenv("IDEMQ_RABBITMQ_URL", "")
 	t.Setenv("PATH", t.TempDir())
 	for name, get := range map[string]func(testing.TB){
 		"cluster":   func(tb testing.TB) { testenv.RedisCluster(tb) },
 		"own redis": func(tb testing.TB) { testenv.StartRedis(tb) },
 		"own kafka": func(tb testing.TB) { testenv.StartKafka(tb) },
+		"rabbitmq":  func(tb testing.TB) { testenv.RabbitMQ(tb) },
 	} {
 		f := ask(get)
 		require.Contains(t, f.failed, "scripts/services.sh start", name)

@@ -1,0 +1,146 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/idemq/idemq/consumer"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// delivery is one delivery and its Settler.
+type delivery struct {
+	msg consumer.Message
+	raw any // the amqp.Delivery, whatever a handler does to msg
+	tag uint64
+	of  *session
+	at  time.Time // when it came from the server
+
+	word atomic.Int32
+}
+
+// The states of a delivery's word.
+const (
+	unsaid int32 = iota
+	saying       // a Retry is under way; it may fail, and be called again
+	said
+)
+
+var _ consumer.Settler = (*delivery)(nil)
+
+func (d *delivery) once() error {
+	if !d.word.CompareAndSwap(unsaid, said) {
+		return d.settled()
+	}
+	return nil
+}
+
+func (d *delivery) settled() error {
+	return fmt.Errorf("%w: delivery %d of %s", ErrSettled, d.tag, d.of.src.queue)
+}
+
+// Ack acknowledges the message. The server does not answer that; on a session that was lost the
+// message comes again.
+func (d *delivery) Ack(context.Context) error {
+	if err := d.once(); err != nil {
+		return err
+	}
+	return d.of.tell(func(ch *amqp.Channel) error { return ch.Ack(d.tag, false) })
+}
+
+// GiveBack has the server deliver the message again at once. In an exclusive source that would
+// change the order, so there the whole session is given back, and begins anew with the next Receive.
+func (d *delivery) GiveBack(context.Context) error {
+	if err := d.once(); err != nil {
+		return err
+	}
+	if d.of.src.opt.Exclusive {
+		d.of.src.restart(d.of)
+		return nil
+	}
+	return d.of.tell(func(ch *amqp.Channel) error { return ch.Nack(d.tag, false, true) })
+}
+
+// Retry publishes a copy to the wait queue with the shortest delay that is not below after and,
+// once that is confirmed, acknowledges the message. In an exclusive source it waits in memory.
+func (d *delivery) Retry(ctx context.Context, after time.Duration, cause error) error {
+	if !d.word.CompareAndSwap(unsaid, saying) {
+		return d.settled()
+	}
+	s := d.of.src
+	if d.of.isLost() { // the server brings it back
+		d.word.Store(said)
+		return nil
+	}
+	if s.opt.Exclusive {
+		d.word.Store(said)
+		s.redeliver(d, time.Now().Add(after))
+		return nil
+	}
+	if err := s.postpone(ctx, d.raw.(amqp.Delivery), after); err != nil {
+		d.word.Store(unsaid)
+		return err
+	}
+	d.word.Store(said)
+	return d.of.tell(func(ch *amqp.Channel) error { return ch.Ack(d.tag, false) })
+}
+
+// DeadLetter publishes the copy whether or not the session is lost: its caller writes the
+// verdict on the strength of it.
+func (d *delivery) DeadLetter(ctx context.Context, redrive int, cause error) error {
+	raw, s := d.raw.(amqp.Delivery), d.of.src
+	// From what is d's own: a handler may still be at work on d.msg.Headers.
+	m := consumer.Message{ID: d.msg.ID, Topic: topicOf(raw.Exchange, raw.RoutingKey), Scope: s.scope}
+	p := publishing{key: s.opt.DeadLetterQueue, Publishing: copyOf(&raw, s.user)}
+	for name, value := range m.DeadLetterHeaders(redrive, cause) {
+		p.Headers[name] = value
+	}
+	if err := s.publish(ctx, p, s.deadQueue()); err != nil {
+		return fmt.Errorf("rabbitmq: dead-letter a message of %s to %s: %w", s.queue, s.opt.DeadLetterQueue, err)
+	}
+	return nil
+}
+
+// postpone publishes a copy of raw to a wait queue.
+func (s *Source) postpone(ctx context.Context, raw amqp.Delivery, after time.Duration) error {
+	s.mu.Lock()
+	delays := s.delays
+	s.mu.Unlock()
+	delay, enough := rung(delays, after)
+	if !enough {
+		s.log.Warn("rabbitmq: a retry is asked for later than the longest wait queue keeps it; it comes after that", "asked", after, "delay", delay)
+	}
+	q := waitQueue(s.queue, delay)
+	p := publishing{key: q.name, Publishing: copyOf(&raw, s.user)}
+	p.Headers[exchangeHeader], p.Headers[routingHeader] = raw.Exchange, raw.RoutingKey
+	if err := s.publish(ctx, p, q); err != nil {
+		return fmt.Errorf("rabbitmq: retry a message of %s through %s: %w", s.queue, q.name, err)
+	}
+	return nil
+}
+
+// publish sends p to q, which it declares where it is missing, and returns once the server has confirmed it.
+func (s *Source) publish(ctx context.Context, p publishing, q queue) error {
+	ms, errs := []publishing{p}, make([]error, 1)
+	if err := checkLengths(&p, s.copies.frame()); err != nil {
+		return err
+	}
+	if err := s.copies.send(ctx, ms, errs); err != nil {
+		return err
+	}
+	if !errors.Is(errs[0], ErrUnroutable) || s.opt.Passive {
+		return errs[0]
+	}
+	if err := s.copies.declare(ctx, q); err != nil {
+		return fmt.Errorf("the queue does not exist and could not be declared; declare it: %w", err)
+	}
+	s.log.Warn("rabbitmq: the queue did not exist and was declared", "queue", q.name)
+	errs[0] = nil
+	if err := s.copies.send(ctx, ms, errs); err != nil {
+		return err
+	}
+	return errs[0]
+}
