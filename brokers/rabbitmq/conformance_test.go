@@ -28,7 +28,7 @@ func TestExclusiveSourceKeepsTheRules(t *testing.T) {
 	consumertest.TestSource(t, func(tb testing.TB) consumertest.Config {
 		w := newWorld(tb, func(top *rabbitmq.Topology) { top.Exclusive = true })
 		c := conformance(tb, w, func(o *rabbitmq.SourceOptions) { o.Exclusive = true })
-		c.Ordered = true
+		c.Ordered, c.OneMember = true, true
 		return c
 	})
 }
@@ -71,4 +71,3 @@ func conformance(tb testing.TB, w world, edit ...func(*rabbitmq.SourceOptions)) 
 		NilIsEmpty: true,
 	}
 }
-

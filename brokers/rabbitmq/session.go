@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"time"
 
 	"github.com/idemq/idemq/consumer"
@@ -39,7 +40,7 @@ func (e *session) tell(say func(ch *amqp.Channel) error) error {
 		return nil
 	}
 	err := say(e.ch)
-	if err == nil || errors.Is(err, amqp.ErrClosed) || e.isLost() {
+	if err == nil || errors.Is(err, amqp.ErrClosed) || errors.Is(err, net.ErrClosed) || e.isLost() {
 		return nil
 	}
 	return fmt.Errorf("rabbitmq: settle a delivery of %s: %w", e.src.queue, err)
@@ -267,9 +268,12 @@ func (d *delivery) handOut() consumer.Delivery {
 	}
 	return consumer.Delivery{
 		Message: &d.msg, Lane: lane, Lost: d.of.lost, Settler: d,
-		Deadline: d.at.Add(s.opt.usable()),
+		Deadline: d.deadline(),
 	}
 }
+
+// deadline is when the server is soon to take d away.
+func (d *delivery) deadline() time.Time { return d.at.Add(d.of.src.opt.usable()) }
 
 // repeated is d as a new delivery, from the message as it came.
 func (d *delivery) repeated() consumer.Delivery {

@@ -52,13 +52,14 @@ func (d *delivery) Ack(context.Context) error {
 }
 
 // GiveBack has the server deliver the message again at once. In an exclusive source that would
-// change the order, so there the whole session is given back, and begins anew with the next Receive.
+// change the order, so there it is delivered again from memory, and by the server to the next
+// session. When the server is soon to take it away, the session ends and all of it is delivered anew.
 func (d *delivery) GiveBack(context.Context) error {
 	if err := d.once(); err != nil {
 		return err
 	}
 	if d.of.src.opt.Exclusive {
-		d.of.src.restart(d.of)
+		d.of.src.keep(d)
 		return nil
 	}
 	return d.of.tell(func(ch *amqp.Channel) error { return ch.Nack(d.tag, false, true) })

@@ -42,6 +42,7 @@ type Source struct {
 	fatal    error
 	delays   []time.Duration // of the wait queues, ascending
 	prefetch int
+	handler  time.Duration // how long one may take
 	live     *session
 	again    *session // to be given back as a whole
 	buffer   []arrival
@@ -97,7 +98,7 @@ func NewSource(c Cluster, queue string, o *SourceOptions) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.delays, s.prefetch = opt.ladder(p), opt.prefetch(p) // until Plan is told another policy
+	s.delays, s.prefetch, s.handler = opt.ladder(p), opt.prefetch(p), p.HandlerTimeout // until Plan is told another policy
 	return s, nil
 }
 
@@ -243,12 +244,18 @@ func (s *Source) redeliver(d *delivery, due time.Time) {
 	s.wake()
 }
 
-// restart has the next Receive give e back as a whole. Not before: while the consumer drains, its
-// running handlers are still to be acknowledged.
-func (s *Source) restart(e *session) {
+// keep has d delivered again, from memory while no limit is near. Else the next Receive gives
+// the whole session back. Not before: while the consumer drains, its running handlers are still
+// to be acknowledged.
+func (s *Source) keep(d *delivery) {
 	s.mu.Lock()
-	if s.live == e {
-		s.again = e
+	if near := time.Now().Add(s.handler).After(d.deadline()); !near {
+		s.mu.Unlock()
+		s.redeliver(d, time.Now())
+		return
+	}
+	if s.live == d.of {
+		s.again = d.of
 	}
 	s.mu.Unlock()
 	s.wake()
