@@ -55,6 +55,7 @@ func brokerKinds() []brokerKind {
 	return []brokerKind{
 		{kafkaName, "IDEMQ_KAFKA_BROKERS", "host:port of a broker, several with commas", newKafka},
 		{"rabbitmq", "IDEMQ_RABBITMQ_URL", "amqp://user:password@host:port/ of a node, several with commas", newRabbit},
+		{"rocketmq", "IDEMQ_ROCKETMQ_NAMESRV", "host:port of a name server, several with commas", newRocket},
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 
 func TestCommandLineErrorsSayWhatThereIs(t *testing.T) {
 	const brokersVar = "IDEMQ_KAFKA_BROKERS"
-	const brokers = "kafka, rabbitmq"
+	const brokers = "kafka, rabbitmq, rocketmq"
 	both := map[string]string{brokersVar: "k:9092", redisVar: "r:6379"}
 	for _, c := range []struct {
 		name string
@@ -17,7 +17,7 @@ func TestCommandLineErrorsSayWhatThereIs(t *testing.T) {
 		env  map[string]string
 		want string
 	}{
-		{"unknown broker", []string{"--broker", "nats", "--store", "redis"}, both, `unknown --broker "nats"; there are: kafka (address in IDEMQ_KAFKA_BROKERS), rabbitmq (address in IDEMQ_RABBITMQ_URL)`},
+		{"unknown broker", []string{"--broker", "nats", "--store", "redis"}, both, `unknown --broker "nats"; there are: kafka (address in IDEMQ_KAFKA_BROKERS), rabbitmq (address in IDEMQ_RABBITMQ_URL), rocketmq (address in IDEMQ_ROCKETMQ_NAMESRV)`},
 		{"unknown store", []string{"--broker", "kafka", "--store", "etcd"}, both, `unknown --store "etcd"; there is: redis (address in IDEMQ_REDIS_ADDR)`},
 		{"store alone", []string{"--store", "redis"}, both, "--store redis needs a --broker beside it: " + brokers},
 		{"broker alone", []string{"--broker", "kafka"}, both, "--broker kafka needs a --store beside it: redis"},

@@ -102,6 +102,8 @@ func realServers(t *testing.T, kind string) servers {
 		at.Brokers = testenv.Kafka(t)
 	case "rabbitmq":
 		at.Brokers = []string{testenv.RabbitMQ(t)}
+	case "rocketmq":
+		at.Brokers = testenv.RocketMQ(t)
 	default:
 		t.Fatalf("no test servers of kind %q", kind)
 	}
