@@ -11,6 +11,7 @@ usage: scripts/services.sh start [name…] | stop | status | env
           redis-cluster   three masters with a replica each
           kafka           one KRaft node
           rabbitmq        one node
+          rocketmq        a name server and a broker with short delay levels
           What runs already is left alone. Returns when each service answers; shows the
           end of the server's log and exits with 1 when one does not.
   stop    stops what start started, and removes its data.
@@ -24,7 +25,9 @@ Environment:
   IDEMQ_REDIS_CLUSTER_PORT  17000, the first of six; each also takes its number + 10000
   IDEMQ_KAFKA_PORT          19092; the controller takes the next one
   IDEMQ_RABBITMQ_PORT       15674; Erlang's port mapper and its distribution take the next two
-Kafka's jars are kept in ${XDG_CACHE_HOME:-~/.cache}/idemq.
+  IDEMQ_ROCKETMQ_PORT       19876, the name server's; the broker takes its number + 1035,
+                            the one after that, and the second one before
+The jars of Kafka and RocketMQ are kept in ${XDG_CACHE_HOME:-~/.cache}/idemq.
 EOF
 }
 
@@ -37,7 +40,11 @@ rabbitmq_port=${IDEMQ_RABBITMQ_PORT:-15674}
 rabbitmq_bin=/usr/lib/rabbitmq/bin
 kafka_version=4.1.1
 kafka_lib=${XDG_CACHE_HOME:-$HOME/.cache}/idemq/kafka-$kafka_version
-all=(redis redis-cluster kafka rabbitmq)
+rocketmq_port=${IDEMQ_ROCKETMQ_PORT:-19876}
+rocketmq_broker_port=$((rocketmq_port + 1035))
+rocketmq_version=5.3.3
+rocketmq_lib=${XDG_CACHE_HOME:-$HOME/.cache}/idemq/rocketmq-$rocketmq_version
+all=(redis redis-cluster kafka rabbitmq rocketmq)
 cluster_nodes=(0 1 2 3 4 5)
 
 say() { printf 'services: %s\n' "$*" >&2; }
@@ -110,19 +117,21 @@ install_redis() {
   apt_install redis-tools redis-cli
 }
 
-install_kafka() {
+install_jars() { # NAME VERSION FOLDER
   apt_install default-jre-headless java
-  [ -d "$kafka_lib" ] && return
+  [ -d "$3" ] && return
   apt_install maven mvn
-  say "fetching Kafka $kafka_version"
-  rm -rf "$kafka_lib.part" # what an interrupted run left
-  mkdir -p "$kafka_lib.part"
-  mvn -q -B -f "$here/kafka-pom.xml" dependency:copy-dependencies -DincludeScope=runtime \
-    -DoutputDirectory="$kafka_lib.part" </dev/null >&2 9>&- || die "kafka: Maven could not fetch it"
-  mv "$kafka_lib.part" "$kafka_lib"
+  say "fetching $1 $2"
+  rm -rf "$3.part" # what an interrupted run left
+  mkdir -p "$3.part"
+  mvn -q -B -f "$here/$1-pom.xml" dependency:copy-dependencies -DincludeScope=runtime \
+    -DoutputDirectory="$3.part" </dev/null >&2 9>&- || die "$1: Maven could not fetch it"
+  mv "$3.part" "$3"
 }
 
 install_rabbitmq() { apt_install rabbitmq-server rabbitmq-server; }
+install_kafka() { install_jars kafka "$kafka_version" "$kafka_lib"; }
+install_rocketmq() { install_jars rocketmq "$rocketmq_version" "$rocketmq_lib"; }
 
 # --- Redis
 
@@ -270,12 +279,71 @@ start_rabbitmq() {
   ready rabbitmq 90 rabbitmq_answers
 }
 
+# --- RocketMQ
+
+# The name server is asked for its cluster (code 106): it answers before a broker has
+# registered with it, but then names none.
+rocketmq_answers() {
+  local header='{"code":106,"language":"GO","version":317,"opaque":1,"flag":0}' answer
+  answer=$( (exec 3<>"/dev/tcp/127.0.0.1/$rocketmq_port" &&
+    printf "$(printf '\\0\\0\\0\\%o\\0\\0\\0\\%o' $((${#header} + 4)) ${#header})%s" "$header" >&3 &&
+    timeout 1 cat <&3 | tr -d '\0') 2>/dev/null) || true
+  case $answer in *broker-a*) (exec 3<>"/dev/tcp/127.0.0.1/$rocketmq_broker_port") 2>/dev/null ;; *) return 1 ;; esac
+}
+
+answers_rocketmq() { alive rocketmq-namesrv && alive rocketmq-broker && rocketmq_answers; }
+
+# The delay levels are shorter than the standard ones, so that tests need not wait for minutes.
+rocketmq_conf() {
+  cat <<EOF
+brokerClusterName=DefaultCluster
+brokerName=broker-a
+brokerId=0
+brokerIP1=127.0.0.1
+listenPort=$rocketmq_broker_port
+namesrvAddr=127.0.0.1:$rocketmq_port
+storePathRootDir=$dir/rocketmq-broker/data
+autoCreateTopicEnable=false
+enablePropertyFilter=true
+flushDiskType=ASYNC_FLUSH
+mappedFileSizeCommitLog=67108864
+mappedFileSizeConsumeQueue=600000
+diskMaxUsedSpaceRatio=99
+transactionTimeOut=3000
+transactionCheckInterval=3000
+messageDelayLevel=1s 1s 2s 2s 3s 3s 4s 4s 5s 5s 6s 6s 7s 7s 8s 8s 9s 9s
+EOF
+}
+
+start_rocketmq() {
+  local port opens=(--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED --add-opens=java.base/java.nio=ALL-UNNAMED
+    --add-exports=java.base/sun.nio.ch=ALL-UNNAMED)
+  if dead rocketmq-namesrv; then
+    port_free rocketmq "$rocketmq_port" IDEMQ_ROCKETMQ_PORT
+    mkdir -p "$dir/rocketmq-namesrv"
+    echo "listenPort=$rocketmq_port" >"$dir/rocketmq-namesrv/namesrv.properties"
+    ROCKETMQ_HOME="$dir/rocketmq-namesrv" launch rocketmq-namesrv java -Xmx256m -cp "$rocketmq_lib/*" \
+      "-Duser.home=$dir/rocketmq-namesrv" org.apache.rocketmq.namesrv.NamesrvStartup -c "$dir/rocketmq-namesrv/namesrv.properties"
+  fi
+  if dead rocketmq-broker; then
+    for port in $((rocketmq_broker_port - 2)) "$rocketmq_broker_port" $((rocketmq_broker_port + 1)); do
+      port_free rocketmq "$port" IDEMQ_ROCKETMQ_PORT
+    done
+    mkdir -p "$dir/rocketmq-broker"
+    rocketmq_conf >"$dir/rocketmq-broker/broker.conf"
+    ROCKETMQ_HOME="$dir/rocketmq-broker" launch rocketmq-broker java -Xmx512m -XX:MaxDirectMemorySize=512m "${opens[@]}" \
+      -cp "$rocketmq_lib/*" "-Duser.home=$dir/rocketmq-broker" org.apache.rocketmq.broker.BrokerStartup -c "$dir/rocketmq-broker/broker.conf"
+  fi
+  ready rocketmq-broker 90 rocketmq_answers && ready rocketmq-namesrv 5 true
+}
+
 # --- Commands
 
 members() {
   case $1 in
     redis-cluster) echo redis-cluster-{0..5} ;;
     rabbitmq) echo rabbitmq rabbitmq-epmd ;; # the port mapper is told to end last
+    rocketmq) echo rocketmq-broker rocketmq-namesrv ;;
     *) echo "$1" ;;
   esac
 }
@@ -295,7 +363,7 @@ start() {
   done
   lock
   # Installing is done one by one, starting side by side.
-  for name in "$@"; do case $name in kafka | rabbitmq) "install_$name" ;; *) install_redis ;; esac; done
+  for name in "$@"; do case $name in kafka | rabbitmq | rocketmq) "install_$name" ;; *) install_redis ;; esac; done
   for name in "$@"; do
     "start_${name//-/_}" & pids+=($!)
   done
@@ -351,6 +419,9 @@ env_() {
   fi
   if answers_kafka; then out="$out IDEMQ_KAFKA_BROKERS=127.0.0.1:$kafka_port IDEMQ_KAFKA_LIB=$(printf '%q' "$kafka_lib")"; fi
   if answers_rabbitmq; then out="$out IDEMQ_RABBITMQ_URL=amqp://guest:guest@127.0.0.1:$rabbitmq_port/"; fi
+  if answers_rocketmq; then
+    out="$out IDEMQ_ROCKETMQ_NAMESRV=127.0.0.1:$rocketmq_port IDEMQ_ROCKETMQ_LIB=$(printf '%q' "$rocketmq_lib")"
+  fi
   [ -z "$out" ] || echo "export ${out# }"
 }
 

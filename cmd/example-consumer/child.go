@@ -17,13 +17,12 @@ const childVar = "IDEMQ_EXAMPLE_CHILD"
 
 // assignment is what a child is to be.
 type assignment struct {
-	Subject string   `json:"subject"`
-	Child   int      `json:"child"`
-	Report  string   `json:"report"` // where to report to
-	Brokers []string `json:"brokers"`
-	Redis   string   `json:"redis"`
-	Topic   string   `json:"topic"`
-	Group   string   `json:"group"`
+	Subject string  `json:"subject"`
+	Child   int     `json:"child"`
+	Report  string  `json:"report"` // where to report to
+	Servers servers `json:"servers"`
+	Topic   string  `json:"topic"`
+	Group   string  `json:"group"`
 }
 
 // The subjects.

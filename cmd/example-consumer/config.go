@@ -9,12 +9,6 @@ import (
 	"time"
 )
 
-// servers are addresses, whoever hosts them.
-type servers struct {
-	brokers []string
-	redis   string
-}
-
 // config is the command line.
 type config struct {
 	servers servers // empty: to be embedded
@@ -31,9 +25,8 @@ type config struct {
 }
 
 const (
-	brokersVar = "IDEMQ_KAFKA_BROKERS"
-	redisVar   = "IDEMQ_REDIS_ADDR"
-	minOrders  = 20
+	redisVar  = "IDEMQ_REDIS_ADDR"
+	minOrders = 20
 )
 
 // parse returns nil and no error where only the usage was asked for.
@@ -45,11 +38,11 @@ func parse(args []string, env func(string) string, stderr io.Writer) (*config, e
 	f.IntVar(&c.orders, "orders", 200, "orders in the demonstration")
 	f.BoolVar(&c.json, "json", false, "print the table as JSON, alone on stdout")
 	f.BoolVar(&c.verbose, "verbose", false, "show what the children log")
-	broker := f.String("broker", "", "a real broker: kafka (address in "+brokersVar+"); default: embedded")
+	broker := f.String("broker", "", "a real broker: "+strings.Join(kindNames(), ", ")+"; default: embedded")
 	store := f.String("store", "", "a real store: redis (address in "+redisVar+"); default: embedded")
 	demo := f.Bool("demo", false, "with --broker and --store: run the demonstration there instead of the service")
-	f.StringVar(&c.topic, "topic", "orders", "topic of the service and of --produce")
-	f.StringVar(&c.group, "group", "example-consumer", "consumer group of the service")
+	f.StringVar(&c.topic, "topic", "orders", "topic, or queue, of the service and of --produce")
+	f.StringVar(&c.group, "group", "example-consumer", "consumer group of the service; RabbitMQ has none")
 	f.StringVar(&c.listen, "listen", "localhost:8080", "address of /metrics, /healthz and /readyz")
 	f.IntVar(&c.concurrency, "concurrency", 16, "handlers of the service at once")
 	f.IntVar(&c.produce, "produce", 0, "put that many sample orders into the topic and exit")
@@ -67,38 +60,38 @@ func parse(args []string, env func(string) string, stderr io.Writer) (*config, e
 	if err := c.locate(*broker, *store, env); err != nil {
 		return nil, err
 	}
-	c.service = c.servers.brokers != nil && !*demo
+	c.service = c.servers.Kind != "" && !*demo
 	return c, c.check()
 }
 
 // locate finds the addresses of the servers that were asked for.
 func (c *config) locate(broker, store string, env func(string) string) error {
-	switch broker {
-	case "", "kafka":
-	default:
-		return fmt.Errorf("unknown --broker %q; there is: kafka (address in %s)", broker, brokersVar)
-	}
 	switch store {
 	case "", "redis":
 	default:
 		return fmt.Errorf("unknown --store %q; there is: redis (address in %s)", store, redisVar)
 	}
-	switch {
-	case broker == "" && store == "":
+	if broker == "" && store == "" {
 		return nil
-	case broker == "":
-		return fmt.Errorf("--store %s needs a --broker beside it: kafka", store)
-	case store == "":
+	}
+	if broker == "" {
+		return fmt.Errorf("--store %s needs a --broker beside it: %s", store, strings.Join(kindNames(), ", "))
+	}
+	kind, err := kindOf(broker)
+	if err != nil {
+		return err
+	}
+	if store == "" {
 		return fmt.Errorf("--broker %s needs a --store beside it: redis", broker)
 	}
-	brokers, redis := env(brokersVar), env(redisVar)
+	brokers, redis := env(kind.variable), env(redisVar)
 	if brokers == "" {
-		return fmt.Errorf("--broker kafka: %s is not set; set it to host:port of a broker, several with commas", brokersVar)
+		return fmt.Errorf("--broker %s: %s is not set; set it to %s", broker, kind.variable, kind.syntax)
 	}
 	if redis == "" {
 		return fmt.Errorf("--store redis: %s is not set; set it to host:port", redisVar)
 	}
-	c.servers = servers{brokers: strings.Split(brokers, ","), redis: redis}
+	c.servers = servers{Kind: broker, Brokers: strings.Split(brokers, ","), Redis: redis}
 	return nil
 }
 
@@ -109,7 +102,7 @@ func (c *config) check() error {
 	case c.produce < 0:
 		return fmt.Errorf("--produce %d is negative", c.produce)
 	case c.produce > 0 && !c.service:
-		return errors.New("--produce needs --broker kafka --store redis, and no --demo")
+		return errors.New("--produce needs --broker and --store, and no --demo")
 	case c.work < 0 || c.drain < 0:
 		return fmt.Errorf("--work %v or --drain %v is negative", c.work, c.drain)
 	}

@@ -8,6 +8,8 @@ import (
 )
 
 func TestCommandLineErrorsSayWhatThereIs(t *testing.T) {
+	const brokersVar = "IDEMQ_KAFKA_BROKERS"
+	const brokers = "kafka, rabbitmq, rocketmq"
 	both := map[string]string{brokersVar: "k:9092", redisVar: "r:6379"}
 	for _, c := range []struct {
 		name string
@@ -15,14 +17,15 @@ func TestCommandLineErrorsSayWhatThereIs(t *testing.T) {
 		env  map[string]string
 		want string
 	}{
-		{"unknown broker", []string{"--broker", "nats", "--store", "redis"}, both, `unknown --broker "nats"; there is: kafka (address in IDEMQ_KAFKA_BROKERS)`},
+		{"unknown broker", []string{"--broker", "nats", "--store", "redis"}, both, `unknown --broker "nats"; there are: kafka (address in IDEMQ_KAFKA_BROKERS), rabbitmq (address in IDEMQ_RABBITMQ_URL), rocketmq (address in IDEMQ_ROCKETMQ_NAMESRV)`},
 		{"unknown store", []string{"--broker", "kafka", "--store", "etcd"}, both, `unknown --store "etcd"; there is: redis (address in IDEMQ_REDIS_ADDR)`},
-		{"store alone", []string{"--store", "redis"}, both, "--store redis needs a --broker beside it: kafka"},
+		{"store alone", []string{"--store", "redis"}, both, "--store redis needs a --broker beside it: " + brokers},
 		{"broker alone", []string{"--broker", "kafka"}, both, "--broker kafka needs a --store beside it: redis"},
 		{"no brokers", []string{"--broker", "kafka", "--store", "redis"}, map[string]string{redisVar: "r:6379"}, "--broker kafka: IDEMQ_KAFKA_BROKERS is not set; set it to host:port of a broker, several with commas"},
+		{"no node", []string{"--broker", "rabbitmq", "--store", "redis"}, both, "--broker rabbitmq: IDEMQ_RABBITMQ_URL is not set; set it to amqp://user:password@host:port/ of a node, several with commas"},
 		{"no redis", []string{"--broker", "kafka", "--store", "redis"}, map[string]string{brokersVar: "k:9092"}, "--store redis: IDEMQ_REDIS_ADDR is not set; set it to host:port"},
 		{"too few orders", []string{"--orders", "19"}, nil, "--orders 19 is below 20, too few for a failure and a kill of each kind"},
-		{"produce to nowhere", []string{"--produce", "3"}, nil, "--produce needs --broker kafka --store redis, and no --demo"},
+		{"produce to nowhere", []string{"--produce", "3"}, nil, "--produce needs --broker and --store, and no --demo"},
 		{"negative work", []string{"--work", "-1s"}, nil, "--work -1s or --drain 25s is negative"},
 		{"argument", []string{"demo"}, nil, `unexpected argument "demo"; there are only flags, see --help`},
 	} {
@@ -34,10 +37,10 @@ func TestCommandLineErrorsSayWhatThereIs(t *testing.T) {
 }
 
 func TestServersComeFromTheEnvironment(t *testing.T) {
-	env := func(k string) string { return map[string]string{brokersVar: "a:1,b:2", redisVar: "r:3"}[k] }
+	env := func(k string) string { return map[string]string{"IDEMQ_KAFKA_BROKERS": "a:1,b:2", redisVar: "r:3"}[k] }
 	c, err := parse([]string{"--broker", "kafka", "--store", "redis"}, env, &bytes.Buffer{})
 	require.NoError(t, err)
-	require.Equal(t, servers{brokers: []string{"a:1", "b:2"}, redis: "r:3"}, c.servers)
+	require.Equal(t, servers{Kind: "kafka", Brokers: []string{"a:1", "b:2"}, Redis: "r:3"}, c.servers)
 	require.True(t, c.service)
 
 	c, err = parse([]string{"--broker", "kafka", "--store", "redis", "--demo"}, env, &bytes.Buffer{})

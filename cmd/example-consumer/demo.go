@@ -21,9 +21,14 @@ func demo(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 		out = &tail{also: stderr}
 	}
 	name := fmt.Sprintf("example-%d", time.Now().UnixNano())
+	b, err := c.servers.broker()
+	if err != nil {
+		return err
+	}
+	defer b.close()
 	trials := []*trial{
-		newTrial(setnxSubject, name+"-setnx", s, c.servers, log, out),
-		newTrial(idemqSubject, name+"-idemq", s, c.servers, log, out),
+		newTrial(setnxSubject, name+"-setnx", s, c.servers, b, log, out),
+		newTrial(idemqSubject, name+"-idemq", s, c.servers, b, log, out),
 	}
 	errs := make([]error, len(trials))
 	ctx, cancel := context.WithCancel(ctx)
@@ -46,15 +51,14 @@ func demo(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 	return conclude(trials, c.json, stdout)
 }
 
-// cleanUp removes the topics; the keys in Redis expire.
+// cleanUp removes topics and queues; the keys in Redis expire.
 func cleanUp(ctx context.Context, trials []*trial, log *progress) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	for _, t := range trials {
-		if err := t.kafka.remove(ctx, t.topic, t.topic+".dlt"); err != nil {
-			log.say("%s: topics are left behind: %v", t.subject, err)
+		if err := t.broker.remove(ctx, t.topic, t.topic); err != nil {
+			log.say("%s: topics or queues are left behind: %v", t.subject, err)
 		}
-		t.kafka.close()
 	}
 }
 

@@ -84,9 +84,30 @@ func TestSmallDemonstrationPrintsItsTable(t *testing.T) {
 
 func TestDemonstrationOnRealServers(t *testing.T) {
 	t.Parallel()
-	env := map[string]string{brokersVar: strings.Join(testenv.Kafka(t), ","), redisVar: testenv.Redis(t)}
-	columns, progress := demonstrate(t, env, "--broker", "kafka", "--store", "redis", "--demo", "--orders", "100", "--seed", "4")
-	requireDemonstrated(t, columns, progress, 2)
+	for _, kind := range brokerKinds() {
+		t.Run(kind.name, func(t *testing.T) {
+			at := realServers(t, kind.name)
+			env := map[string]string{kind.variable: strings.Join(at.Brokers, ","), redisVar: at.Redis}
+			columns, progress := demonstrate(t, env, "--broker", kind.name, "--store", "redis", "--demo", "--orders", "100", "--seed", "4")
+			requireDemonstrated(t, columns, progress, 2)
+		})
+	}
+}
+
+// realServers are the shared ones.
+func realServers(t *testing.T, kind string) servers {
+	at := servers{Kind: kind, Redis: testenv.Redis(t)}
+	switch kind {
+	case "kafka":
+		at.Brokers = testenv.Kafka(t)
+	case "rabbitmq":
+		at.Brokers = []string{testenv.RabbitMQ(t)}
+	case "rocketmq":
+		at.Brokers = testenv.RocketMQ(t)
+	default:
+		t.Fatalf("no test servers of kind %q", kind)
+	}
+	return at
 }
 
 func TestInterruptedDemonstrationEndsItsChildren(t *testing.T) {
@@ -95,9 +116,11 @@ func TestInterruptedDemonstrationEndsItsChildren(t *testing.T) {
 	defer e.close()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	at := e.servers
+	b, err := e.broker()
+	require.NoError(t, err)
+	defer b.close()
 	s := newSchedule(1, 50)
-	tr := newTrial(idemqSubject, "interrupted", s, at, newProgress(writer(func(b []byte) { cancel() })), nil) // at the first kill
+	tr := newTrial(idemqSubject, "interrupted", s, e.servers, b, newProgress(writer(func(b []byte) { cancel() })), nil) // at the first kill
 	require.ErrorIs(t, tr.run(ctx), context.Canceled)
 	tr.mu.Lock()
 	defer tr.mu.Unlock()

@@ -136,6 +136,7 @@ func (d *director) effect(ctx context.Context, child int, order string) (ok bool
 func (d *director) ack(r report, order string) (ok bool) {
 	if !r.Ran {
 		d.ledger.duplicate(order, r.At)
+		d.ledger.settle(r.At)
 		return true
 	}
 	if !d.plan.poison[order] {
@@ -146,6 +147,7 @@ func (d *director) ack(r report, order string) (ok bool) {
 		d.strike(r.Child, order, beforeAck)
 		return false
 	}
+	d.ledger.settle(r.At)
 	return true
 }
 

@@ -31,7 +31,7 @@ func startEmbedded() (*embedded, error) {
 		return nil, fmt.Errorf("embedded Redis: %w", err)
 	}
 	e := &embedded{kafka: kafka, redis: redis, stop: make(chan struct{})}
-	e.servers = servers{brokers: kafka.ListenAddrs(), redis: redis.Addr()}
+	e.servers = servers{Kind: kafkaName, Brokers: kafka.ListenAddrs(), Redis: redis.Addr()}
 	e.clock.Go(e.tick)
 	return e, nil
 }

@@ -5,12 +5,9 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/redis/go-redis/v9"
-	kafkago "github.com/segmentio/kafka-go"
 
-	"github.com/idemq/idemq/brokers/kafka"
 	"github.com/idemq/idemq/consumer"
 	"github.com/idemq/idemq/dedup"
 	"github.com/idemq/idemq/dedup/redisstore"
@@ -19,7 +16,12 @@ import (
 // runIdemq consumes with idemq. Source and store are wrapped to tell the parent where the message is on
 // its way; they change nothing.
 func runIdemq(ctx context.Context, a *assignment, rep *reporter, log *slog.Logger) error {
-	client := redis.NewClient(&redis.Options{Addr: a.Redis})
+	b, err := a.Servers.broker()
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	client := redis.NewClient(&redis.Options{Addr: a.Servers.Redis})
 	defer client.Close()
 	w := &watch{rep: rep, orders: make(map[dedup.Fingerprint]string), ran: make(map[place]bool)}
 	store := &watchedStore{Store: redisstore.New(client, &redisstore.Options{Prefix: a.Group + ":", Logger: log}), w: w}
@@ -27,13 +29,12 @@ func runIdemq(ctx context.Context, a *assignment, rep *reporter, log *slog.Logge
 	if err != nil {
 		return err
 	}
-	source, err := kafka.NewSource(kafka.Cluster{Brokers: a.Brokers}, a.Group, []string{a.Topic},
-		&kafka.SourceOptions{SessionTimeout: sessionTimeout, Logger: log})
+	source, err := b.openShort(a.Topic, a.Group, log)
 	if err != nil {
 		return err
 	}
 	c, err := consumer.New(&watchedSource{Source: source, w: w}, guard, w.handle, &consumer.Options{
-		Policy: consumer.Policy{Backoff: []time.Duration{100 * time.Millisecond}},
+		Policy: consumer.Policy{Backoff: shortDelays[:1]},
 	})
 	if err != nil {
 		return err
@@ -62,10 +63,7 @@ func (w *watch) handle(ctx context.Context, m *consumer.Message) error {
 	return err
 }
 
-func placeOf(m *consumer.Message) place {
-	raw, _ := m.Raw.(kafkago.Message)
-	return place{raw.Partition, raw.Offset}
-}
+func placeOf(m *consumer.Message) place { return placeIn(m.Headers[copyHeader]) }
 
 // watchedSource reports what is received and what is about to be acknowledged.
 type watchedSource struct {
@@ -82,7 +80,7 @@ func (s *watchedSource) Receive(ctx context.Context, max int) ([]consumer.Delive
 	s.w.mu.Lock()
 	for i := range ds {
 		m := ds[i].Message
-		ids[i] = m.Headers["message-id"]
+		ids[i] = m.Headers[orderHeader] // it has no name yet
 		s.w.orders[dedup.FingerprintOf(m.Body)] = ids[i]
 		at := placeOf(m)
 		delete(s.w.ran, at) // this delivery has not run yet

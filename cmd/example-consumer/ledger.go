@@ -5,12 +5,6 @@ import (
 	"sync"
 )
 
-// place is one copy of an order in the topic.
-type place struct {
-	Partition int   `json:"partition"`
-	Offset    int64 `json:"offset"`
-}
-
 // handling is one run of the handler, as the parent was told of it while it happened.
 type handling struct {
 	child   int
@@ -37,12 +31,13 @@ type ledger struct {
 	published int
 	delivered int
 	kills     map[point]int
+	settled   map[place]bool // copies that were acknowledged
 	accounts  map[string]*account
 	strangers []string // reports and dead letters that fit no order
 }
 
 func newLedger(s *schedule) *ledger {
-	l := &ledger{published: len(s.published), kills: make(map[point]int), accounts: make(map[string]*account)}
+	l := &ledger{published: len(s.published), kills: make(map[point]int), settled: make(map[place]bool), accounts: make(map[string]*account)}
 	for _, id := range s.orders {
 		l.accounts[id] = &account{}
 	}
@@ -65,6 +60,20 @@ func (l *ledger) receive(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.delivered += n
+}
+
+// settle notes that the acknowledgement of a copy is next.
+func (l *ledger) settle(at place) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.settled[at] = true
+}
+
+// unsettled is how many copies were never acknowledged.
+func (l *ledger) unsettled() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.published - len(l.settled)
 }
 
 // begin notes a new run and returns how many there were before.

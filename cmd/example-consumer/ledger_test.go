@@ -18,8 +18,8 @@ func plan() *schedule {
 }
 
 // handle is a run that ends well.
-func handle(l *ledger, child int, order string, offset int64) {
-	l.begin(child, order, place{0, offset})
+func handle(l *ledger, child int, order string, copy int) {
+	l.begin(child, order, place(copy))
 	l.effect(child, order)
 	l.verdict(child, order)
 }
@@ -29,17 +29,17 @@ func faultless(skip string) *ledger {
 	l := newLedger(plan())
 	l.receive(7)
 	steps := map[string]func(){
-		"plain": func() { handle(l, 1, "plain", 0); l.duplicate("plain", place{0, 6}) },
-		"early": func() { l.begin(1, "early", place{0, 1}); l.kill(1, beforeEffect); handle(l, 2, "early", 1) },
+		"plain": func() { handle(l, 1, "plain", 0); l.duplicate("plain", place(6)) },
+		"early": func() { l.begin(1, "early", place(1)); l.kill(1, beforeEffect); handle(l, 2, "early", 1) },
 		"window": func() {
-			l.begin(2, "window", place{0, 2})
+			l.begin(2, "window", place(2))
 			l.effect(2, "window")
 			l.kill(2, inWindow)
 			handle(l, 3, "window", 2)
 		},
-		"late":    func() { handle(l, 3, "late", 3); l.kill(3, beforeAck); l.receive(1); l.duplicate("late", place{0, 3}) },
-		"failing": func() { l.begin(4, "failing", place{0, 4}); l.fail(4, "failing"); handle(l, 4, "failing", 4) },
-		"poison":  func() { l.begin(4, "poison", place{0, 5}); l.fail(4, "poison"); l.deadLetter("poison") },
+		"late":    func() { handle(l, 3, "late", 3); l.kill(3, beforeAck); l.receive(1); l.duplicate("late", place(3)) },
+		"failing": func() { l.begin(4, "failing", place(4)); l.fail(4, "failing"); handle(l, 4, "failing", 4) },
+		"poison":  func() { l.begin(4, "poison", place(5)); l.fail(4, "poison"); l.deadLetter("poison") },
 	}
 	for _, id := range plan().orders {
 		if id != skip {
@@ -68,17 +68,17 @@ func TestCheckerFindsWhatDoesNotAddUp(t *testing.T) {
 		want   string
 	}{
 		{"an order without an effect", "plain", nil, "plain is lost"},
-		{"a poison order without a dead letter", "poison", func(l *ledger) { l.begin(4, "poison", place{0, 5}); l.fail(4, "poison") }, "poison is lost: it is poison, but not in the dead letter topic"},
+		{"a poison order without a dead letter", "poison", func(l *ledger) { l.begin(4, "poison", place(5)); l.fail(4, "poison") }, "poison is lost: it is poison, but not in the dead letter topic"},
 		{"a poison order with an effect", "", func(l *ledger) { handle(l, 4, "poison", 5) }, "poison cannot succeed, but has an effect"},
 		{"an effect twice without a kill", "", func(l *ledger) { handle(l, 4, "plain", 0) }, "plain: effect 2 times, but 0 kills between effect and verdict"},
 		{"an effect twice after a kill before the effect", "", func(l *ledger) { handle(l, 4, "early", 1) }, "early: effect 2 times, but 0 kills between effect and verdict"},
 		{"an effect three times after one kill", "", func(l *ledger) { handle(l, 4, "window", 2) }, "window: effect 3 times, but 1 kills between effect and verdict"},
-		{"a kill in the window that repeats nothing", "window", func(l *ledger) { l.begin(2, "window", place{0, 2}); l.effect(2, "window"); l.kill(2, inWindow) }, "window: effect 1 times, but 1 kills between effect and verdict"},
+		{"a kill in the window that repeats nothing", "window", func(l *ledger) { l.begin(2, "window", place(2)); l.effect(2, "window"); l.kill(2, inWindow) }, "window: effect 1 times, but 1 kills between effect and verdict"},
 		{"a healthy order in the dead letters", "", func(l *ledger) { l.deadLetter("plain") }, "plain was dead-lettered without a reason"},
-		{"a run that never ended", "", func(l *ledger) { l.begin(4, "plain", place{0, 0}) }, "plain: a run in child 4 has neither an end nor a kill"},
+		{"a run that never ended", "", func(l *ledger) { l.begin(4, "plain", place(0)) }, "plain: a run in child 4 has neither an end nor a kill"},
 		{"a dead letter of nobody", "", func(l *ledger) { l.deadLetter("ghost") }, "dead letter of unknown order ghost"},
 		{"an effect outside a run", "", func(l *ledger) { l.effect(9, "plain") }, "effect of plain that was not running"},
-		{"more producer duplicates than were sent", "", func(l *ledger) { l.duplicate("plain", place{1, 0}) }, "2 producer duplicates were acknowledged, but only 1 were sent"},
+		{"more producer duplicates than were sent", "", func(l *ledger) { l.duplicate("plain", place(7)) }, "2 producer duplicates were acknowledged, but only 1 were sent"},
 		{"a kill that did not take place", "late", func(l *ledger) { handle(l, 3, "late", 3) }, "0 of 1 kills between verdict and ack took place"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -100,12 +100,30 @@ func TestLostAndRepeatedOrdersAreCounted(t *testing.T) {
 	require.Equal(t, 1, got.DoubledInWindow)
 }
 
+func TestCopiesAreUnsettledUntilTheyAreAcknowledged(t *testing.T) {
+	d, _ := stage()
+	acknowledge := func(child int, order string, at place, ran bool) {
+		d.take(t.Context(), report{Child: child, Kind: ack, Orders: []string{order}, At: at, Ran: ran})
+	}
+	require.Equal(t, 7, d.ledger.unsettled())
+	handle(d.ledger, 1, "plain", 1)
+	acknowledge(1, "plain", 1, true)
+	acknowledge(1, "plain", 7, false)
+	acknowledge(2, "plain", 7, false)
+	require.Equal(t, 5, d.ledger.unsettled(), "a copy that comes again is no further one")
+
+	answered(t, d, 3, begin, "late", goOn)
+	answered(t, d, 3, effect, "late", goOn)
+	acknowledge(3, "late", 4, true)
+	require.Equal(t, 5, d.ledger.unsettled(), "its child was killed instead")
+}
+
 func TestDuplicateOfACopyThatComesAgainIsTheBrokers(t *testing.T) {
 	l := newLedger(plan())
 	handle(l, 1, "plain", 0)
-	l.duplicate("plain", place{0, 6})
-	l.duplicate("plain", place{0, 6})
-	l.duplicate("plain", place{0, 0})
+	l.duplicate("plain", place(6))
+	l.duplicate("plain", place(6))
+	l.duplicate("plain", place(0))
 	got := l.tally("")
 	require.Equal(t, 1, got.producer)
 	require.Equal(t, 2, got.redelivered)

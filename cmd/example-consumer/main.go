@@ -76,7 +76,7 @@ func run(ctx context.Context, args []string, env func(string) string, stdout, st
 		return produce(ctx, c, stderr)
 	case c.service:
 		return serve(ctx, c, stdout, stderr)
-	case c.servers.brokers != nil:
+	case c.servers.Kind != "":
 		return demo(ctx, c, stdout, stderr)
 	}
 	e, err := startEmbedded()

@@ -11,11 +11,14 @@ import (
 
 // produce puts sample orders into the topic. Their IDs are new with each call.
 func produce(ctx context.Context, c *config, stderr io.Writer) error {
-	k := newCluster(c.servers.brokers)
-	defer k.close()
+	b, err := c.servers.broker()
+	if err != nil {
+		return err
+	}
+	defer b.close()
 	making, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
-	if err := k.create(making, c.topic); err != nil {
+	if err := b.create(making, c.topic, c.group); err != nil {
 		return err
 	}
 	batch := time.Now().UTC().Format("20060102-150405.000")
@@ -23,7 +26,7 @@ func produce(ctx context.Context, c *config, stderr io.Writer) error {
 	for i := range ms {
 		ms[i] = sampleOrder(c.topic, fmt.Sprintf("order-%s-%04d", batch, i+1))
 	}
-	if err := k.publish(ctx, ms); err != nil {
+	if err := publish(ctx, b, ms); err != nil {
 		return err
 	}
 	fmt.Fprintf(stderr, "%d orders are in topic %s\n", len(ms), c.topic)

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 
 	"github.com/idemq/idemq/outbox"
 )
@@ -73,6 +74,7 @@ func (s *schedule) messages(topic string) []outbox.Message {
 	ms := make([]outbox.Message, len(s.published))
 	for i, id := range s.published {
 		ms[i] = sampleOrder(topic, id)
+		ms[i].Headers[copyHeader] = strconv.Itoa(i + 1)
 	}
 	return ms
 }
@@ -82,7 +84,7 @@ func sampleOrder(topic, id string) outbox.Message {
 	customer := "customer-" + id[max(len(id)-3, 0):]
 	return outbox.Message{
 		ID: id, Topic: topic, Key: customer,
-		Headers: map[string]string{"content-type": "application/json"},
+		Headers: map[string]string{"content-type": "application/json", orderHeader: id},
 		Body:    fmt.Appendf(nil, `{"order":%q,"customer":%q,"cents":1999}`, id, customer),
 	}
 }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/idemq/idemq/brokers/kafka"
 	"github.com/idemq/idemq/consumer"
 	"github.com/idemq/idemq/dedup"
 	"github.com/idemq/idemq/dedup/redisstore"
@@ -27,15 +26,19 @@ const appName = "example-consumer"
 // serve consumes until ctx ends, then drains.
 func serve(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 	log := slog.New(slog.NewTextHandler(stderr, nil))
-	client := redis.NewClient(&redis.Options{Addr: c.servers.redis})
+	b, err := c.servers.broker()
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	client := redis.NewClient(&redis.Options{Addr: c.servers.Redis})
 	defer client.Close()
 	m := newMetrics()
 	guard, err := dedup.New(appName, redisstore.New(client, &redisstore.Options{Logger: log}), &dedup.Options{Logger: log, Observe: m.observe})
 	if err != nil {
 		return err
 	}
-	// Orders of different customers may be handled at once, so the order is kept per key.
-	source, err := kafka.NewSource(kafka.Cluster{Brokers: c.servers.brokers}, c.group, []string{c.topic}, &kafka.SourceOptions{LaneByKey: true, Logger: log})
+	source, err := b.open(c.topic, c.group, log)
 	if err != nil {
 		return err
 	}

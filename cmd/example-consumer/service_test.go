@@ -23,7 +23,6 @@ import (
 
 	"github.com/idemq/idemq/consumer"
 	"github.com/idemq/idemq/dedup"
-	"github.com/idemq/idemq/internal/testenv"
 )
 
 // eventually is long enough for a slow machine, and soon over where all is well.
@@ -44,8 +43,10 @@ type process struct {
 func command(t *testing.T, at servers, args ...string) *exec.Cmd {
 	self, err := os.Executable()
 	require.NoError(t, err)
-	cmd := exec.Command(self, append([]string{"--broker", "kafka", "--store", "redis"}, args...)...)
-	cmd.Env = append(os.Environ(), commandVar+"=1", brokersVar+"="+strings.Join(at.brokers, ","), redisVar+"="+at.redis)
+	cmd := exec.Command(self, append([]string{"--broker", at.Kind, "--store", "redis"}, args...)...)
+	kind, err := kindOf(at.Kind)
+	require.NoError(t, err)
+	cmd.Env = append(os.Environ(), commandVar+"=1", kind.variable+"="+strings.Join(at.Brokers, ","), redisVar+"="+at.Redis)
 	return cmd
 }
 
@@ -144,40 +145,39 @@ func (p *process) awaitEnd() {
 	require.NoError(p.t, p.cmd.Wait(), "%s", &p.log)
 }
 
-// onBoth runs f on the embedded and on real servers.
-func onBoth(t *testing.T, f func(t *testing.T, at servers)) {
+// onAll runs f on the embedded servers and on the real ones of each kind.
+func onAll(t *testing.T, f func(t *testing.T, at servers)) {
 	t.Run("embedded", func(t *testing.T) {
 		e, err := startEmbedded()
 		require.NoError(t, err)
 		defer e.close()
 		f(t, e.servers)
 	})
-	t.Run("real servers", func(t *testing.T) {
-		f(t, servers{brokers: testenv.Kafka(t), redis: testenv.Redis(t)})
-	})
+	for _, kind := range brokerKinds() {
+		t.Run(kind.name, func(t *testing.T) { f(t, realServers(t, kind.name)) })
+	}
 }
 
 // newTopic makes a topic with n orders.
 func newTopic(t *testing.T, at servers, n int) (topic string, more func(n int)) {
 	topic = fmt.Sprintf("service-%d", time.Now().UnixNano())
 	more = func(n int) {
-		out, err := command(t, at, "--topic", topic, "--produce", strconv.Itoa(n)).CombinedOutput()
+		out, err := command(t, at, "--topic", topic, "--group", topic, "--produce", strconv.Itoa(n)).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		require.Contains(t, string(out), fmt.Sprintf("%d orders are in topic %s", n, topic))
 	}
 	more(n)
 	t.Cleanup(func() {
-		k := newCluster(at.brokers)
-		defer k.close()
+		b := brokerAt(t, at)
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		_ = k.remove(ctx, topic)
+		_ = b.remove(ctx, topic, topic)
 	})
 	return topic, more
 }
 
 func TestSIGTERMLetsHandlersEndAndNothingComesAgain(t *testing.T) {
-	onBoth(t, func(t *testing.T, at servers) {
+	onAll(t, func(t *testing.T, at servers) {
 		const n = 120
 		topic, more := newTopic(t, at, n)
 		args := []string{"--topic", topic, "--group", topic, "--concurrency", "128"}
@@ -195,17 +195,16 @@ func TestSIGTERMLetsHandlersEndAndNothingComesAgain(t *testing.T) {
 		require.Len(t, p.orders(), n, "running handlers end")
 		first := p.orders()
 
-		k := newCluster(at.brokers)
-		defer k.close()
-		lag, err := k.lag(t.Context(), topic, topic)
+		b := brokerAt(t, at)
+		left, err := b.left(t.Context(), topic, topic)
 		require.NoError(t, err)
-		require.Zero(t, lag, "everything acknowledged is committed")
+		require.Zero(t, left, "the broker knows of every acknowledgement")
 
 		more(1)
 		p = startService(t, at, args...)
-		p.await("what was sent since is handled and committed", func() bool {
-			lag, err := k.lag(t.Context(), topic, topic)
-			return err == nil && lag == 0
+		p.await("what was sent since is handled and acknowledged", func() bool {
+			left, err := b.left(t.Context(), topic, topic)
+			return err == nil && left == 0 && len(p.orders()) == 1
 		})
 		received := p.sum("idemq_events_total", `event="receive"`)
 		again := p.sum("idemq_events_total", `cause="duplicate"`)
@@ -221,6 +220,13 @@ func TestSIGTERMLetsHandlersEndAndNothingComesAgain(t *testing.T) {
 		require.Zero(t, again, "nothing that was done is delivered again")
 		require.Equal(t, 1, received)
 	})
+}
+
+func brokerAt(t *testing.T, at servers) broker {
+	b, err := at.broker()
+	require.NoError(t, err)
+	t.Cleanup(b.close)
+	return b
 }
 
 func TestReadyFollowsTheStore(t *testing.T) {
@@ -250,7 +256,7 @@ func TestReadyFollowsTheStore(t *testing.T) {
 }
 
 func TestServiceStartsBeforeItsServers(t *testing.T) {
-	at := servers{brokers: []string{"127.0.0.1:1"}, redis: "127.0.0.1:1"}
+	at := servers{Kind: "kafka", Brokers: []string{"127.0.0.1:1"}, Redis: "127.0.0.1:1"}
 	p := startService(t, at)
 	status, why := p.page("/readyz")
 	require.Equal(t, http.StatusServiceUnavailable, status)

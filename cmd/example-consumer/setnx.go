@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/segmentio/kafka-go"
 )
 
 // setnxLoop is deduplication as most tutorials show it.
@@ -20,55 +19,39 @@ type setnxLoop struct {
 // runSETNX runs the loop anew after every error, as a supervisor would, so that what was not
 // acknowledged comes again.
 func runSETNX(ctx context.Context, a *assignment, rep *reporter, log *slog.Logger) error {
-	l := &setnxLoop{a: a, rep: rep, redis: redis.NewClient(&redis.Options{Addr: a.Redis})}
+	b, err := a.Servers.broker()
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	l := &setnxLoop{a: a, rep: rep, redis: redis.NewClient(&redis.Options{Addr: a.Servers.Redis})}
 	defer l.redis.Close()
 	for ctx.Err() == nil {
-		if err := l.consume(ctx); err != nil && ctx.Err() == nil {
+		if err := b.consume(ctx, a.Topic, a.Group, l.each); err != nil && ctx.Err() == nil {
 			log.Warn("setnx: the loop ended and begins anew", "err", err)
 		}
 	}
 	return nil
 }
 
-func (l *setnxLoop) consume(ctx context.Context) error {
-	r := kafka.NewReader(kafka.ReaderConfig{
-		Brokers: l.a.Brokers, GroupID: l.a.Group, Topic: l.a.Topic, StartOffset: kafka.FirstOffset,
-		SessionTimeout: sessionTimeout, RebalanceTimeout: sessionTimeout, HeartbeatInterval: sessionTimeout / 10,
-		JoinGroupBackoff: 200 * time.Millisecond, MaxWait: 100 * time.Millisecond,
-	})
-	defer r.Close()
-	for {
-		m, err := r.FetchMessage(ctx)
-		if err != nil {
-			return err
-		}
-		id := header(&m, "message-id")
-		at := place{m.Partition, m.Offset}
-		if _, err := l.rep.tell(ctx, report{Kind: received, Orders: []string{id}}); err != nil {
-			return err
-		}
+// each is what becomes of one message.
+func (l *setnxLoop) each(ctx context.Context, id string, at place) error {
+	if _, err := l.rep.tell(ctx, report{Kind: received, Orders: []string{id}}); err != nil {
+		return err
+	}
 
-		// The loop itself: three steps, and a gap after the first.
-		first, err := l.redis.SetNX(ctx, l.a.Group+":"+id, 1, 24*time.Hour).Result()
-		if err != nil {
-			return err
-		}
-		if first {
-			if err := l.handle(ctx, id, at); err != nil {
-				return err // the key stays behind: the next delivery takes the order for done
-			}
-		}
-		if _, err := l.rep.tell(ctx, report{Kind: ack, Orders: []string{id}, At: at, Ran: first}); err != nil {
-			return err
-		}
-		if err := r.CommitMessages(ctx, m); err != nil {
-			return err
+	// The loop itself: three steps, and a gap after the first.
+	first, err := l.redis.SetNX(ctx, l.a.Group+":"+id, 1, 24*time.Hour).Result()
+	if err != nil {
+		return err
+	}
+	if first {
+		if err := handleOrder(ctx, l.rep, id, at); err != nil {
+			return err // the key stays behind: the next delivery takes the order for done
 		}
 	}
-}
-
-func (l *setnxLoop) handle(ctx context.Context, id string, at place) error {
-	return handleOrder(ctx, l.rep, id, at)
+	_, err = l.rep.tell(ctx, report{Kind: ack, Orders: []string{id}, At: at, Ran: first})
+	return err // the acknowledgement follows
 }
 
 var (
@@ -92,13 +75,4 @@ func handleOrder(ctx context.Context, rep *reporter, id string, at place) error 
 	}
 	_, err = rep.tell(ctx, report{Kind: effect, Orders: []string{id}})
 	return err
-}
-
-func header(m *kafka.Message, name string) string {
-	for _, h := range m.Headers {
-		if h.Key == name {
-			return string(h.Value)
-		}
-	}
-	return ""
 }

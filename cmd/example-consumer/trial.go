@@ -28,7 +28,7 @@ type trial struct {
 	subject  string
 	plan     *schedule
 	servers  servers
-	kafka    *cluster
+	broker   broker
 	topic    string // also the group: both are new for each trial
 	log      *progress
 	director *director
@@ -41,18 +41,17 @@ type trial struct {
 	stopping bool
 }
 
-func newTrial(subject, topic string, s *schedule, at servers, log *progress, stderr io.Writer) *trial {
-	t := &trial{subject: subject, plan: s, servers: at, kafka: newCluster(at.brokers), topic: topic, log: log, stderr: stderr, running: make(map[int]*exec.Cmd)}
+func newTrial(subject, topic string, s *schedule, at servers, b broker, log *progress, stderr io.Writer) *trial {
+	t := &trial{subject: subject, plan: s, servers: at, broker: b, topic: topic, log: log, stderr: stderr, running: make(map[int]*exec.Cmd)}
 	t.director = newDirector(s, t.kill)
 	return t
 }
 
-// run publishes the schedule and lets children consume it, whoever is killed, until the group's
-// position is at the end of the topic.
+// run publishes the schedule and lets children consume it, whoever is killed, until every copy is
+// acknowledged and the broker has no more.
 func (t *trial) run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, trialTimeout, fmt.Errorf("not at the end after %v", trialTimeout))
 	defer cancel()
-	defer t.kafka.close()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -63,7 +62,7 @@ func (t *trial) run(ctx context.Context) error {
 	defer server.Close()
 	defer t.director.end()
 
-	if err := t.kafka.create(ctx, t.topic); err != nil {
+	if err := t.broker.create(ctx, t.topic, t.topic); err != nil {
 		return err
 	}
 	if err := t.consume(ctx); err != nil {
@@ -77,7 +76,7 @@ func (t *trial) publish(ctx context.Context) error {
 	const parts, pause = 16, 500 * time.Millisecond
 	ms := t.plan.messages(t.topic)
 	for i := range parts {
-		if err := t.kafka.publish(ctx, ms[i*len(ms)/parts:(i+1)*len(ms)/parts]); err != nil {
+		if err := publish(ctx, t.broker, ms[i*len(ms)/parts:(i+1)*len(ms)/parts]); err != nil {
 			return err
 		}
 		select {
@@ -115,17 +114,21 @@ func (t *trial) consume(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// awaitEnd asks the broker itself how far the group is.
+// awaitEnd asks the broker itself, too: what was acknowledged by a child that was then killed comes again.
 func (t *trial) awaitEnd(ctx context.Context) error {
-	var lag int64 = -1
+	var left int64 = -1
 	var last error
 	for {
+		open := t.director.ledger.unsettled()
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w (lag %d)", errors.Join(context.Cause(ctx), last), lag)
+			return fmt.Errorf("%w (%d copies are not acknowledged, the broker has %d)", errors.Join(context.Cause(ctx), last), open, left)
 		case <-time.After(100 * time.Millisecond):
 		}
-		if lag, last = t.kafka.lag(ctx, t.topic, t.topic); last == nil && lag == 0 {
+		if open > 0 {
+			continue
+		}
+		if left, last = t.broker.left(ctx, t.topic, t.topic); last == nil && left == 0 {
 			return nil
 		}
 	}
@@ -180,7 +183,7 @@ func (t *trial) start(ctx context.Context) (int, *exec.Cmd, *tail, error) {
 		return 0, nil, nil, err
 	}
 	t.born++
-	a, err := json.Marshal(assignment{Subject: t.subject, Child: t.born, Report: t.report, Brokers: t.servers.brokers, Redis: t.servers.redis, Topic: t.topic, Group: t.topic})
+	a, err := json.Marshal(assignment{Subject: t.subject, Child: t.born, Report: t.report, Servers: t.servers, Topic: t.topic, Group: t.topic})
 	if err != nil {
 		return 0, nil, nil, err
 	}
@@ -221,16 +224,15 @@ func (t *trial) stop() {
 	}
 }
 
-// readDeadLetters takes the dead letter topic into the ledger, as far as its letters are whole.
+// readDeadLetters takes the dead letters into the ledger, as far as they are whole.
 func (t *trial) readDeadLetters(ctx context.Context) error {
-	letters, err := t.kafka.read(ctx, t.topic+".dlt")
+	letters, err := t.broker.deadLetters(ctx, t.topic, t.topic)
 	if err != nil {
 		return err
 	}
-	for i := range letters {
-		m := &letters[i]
-		id := header(m, "message-id")
-		if string(m.Value) != string(sampleOrder(t.topic, id).Body) || header(m, consumer.CauseHeader) == "" || header(m, consumer.OriginHeader) != t.topic {
+	for _, m := range letters {
+		id := m.ID
+		if string(m.Body) != string(sampleOrder(t.topic, id).Body) || m.DeadCause == "" || m.Headers[consumer.OriginHeader] != t.topic {
 			id += " (the dead letter is not what was published, or lacks its cause or origin)"
 		}
 		t.director.ledger.deadLetter(id)

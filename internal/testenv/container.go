@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -19,6 +20,8 @@ const (
 	redisImage  = "redis:7.0.15"
 	kafkaImage  = "apache/kafka:4.1.1"
 	rabbitImage = "rabbitmq:3.10.8"
+
+	rocketMQImage = "apache/rocketmq:5.3.3"
 )
 
 // dockerRuns reports whether a Docker engine can be reached. One that is not set up must not cost a wait.
@@ -49,6 +52,14 @@ var startKafkaContainer = sync.OnceValues(func() (string, error) {
 	return startContainer(kafkaRequest(port))
 })
 
+var startRocketMQContainer = sync.OnceValues(func() (string, error) {
+	port, err := freePort()
+	if err != nil {
+		return "", err
+	}
+	return startContainer(rocketMQRequest(port))
+})
+
 func redisContainer(tb testing.TB) string {
 	tb.Helper()
 	return started(tb, redisImage, startRedisContainer)
@@ -66,6 +77,11 @@ var startRabbitContainer = sync.OnceValues(func() (string, error) {
 func rabbitContainer(tb testing.TB) string {
 	tb.Helper()
 	return rabbitURL(started(tb, rabbitImage, startRabbitContainer))
+}
+
+func rocketMQContainer(tb testing.TB) string {
+	tb.Helper()
+	return started(tb, rocketMQImage, startRocketMQContainer)
 }
 
 func started(tb testing.TB, image string, start func() (string, error)) string {
@@ -125,6 +141,27 @@ func kafkaRequest(port int) testcontainers.ContainerRequest {
 			h.PortBindings = network.PortMap{inside: {{HostIP: netip.MustParseAddr("127.0.0.1"), HostPort: p}}}
 		},
 		WaitingFor: wait.ForLog("Kafka Server started"),
+	}
+}
+
+// rocketMQRequest runs name server and broker in one container. As Kafka, the broker tells its
+// clients where it is, so it listens on a port that is chosen beforehand.
+func rocketMQRequest(port int) testcontainers.ContainerRequest {
+	p := strconv.Itoa(port)
+	inside := network.MustParsePort(p + "/tcp")
+	lines := strings.Join(rocketMQSettings(9876, port, "/tmp/rocketmq"), "\n")
+	return testcontainers.ContainerRequest{
+		Image: rocketMQImage, ExposedPorts: []string{"9876/tcp", inside.String()},
+		Env: map[string]string{"JAVA_OPT_EXT": "-Xms256m -Xmx512m -Xmn128m"},
+		Cmd: []string{"bash", "-c", "printf '" + lines + "\n' >/tmp/broker.conf && (sh mqnamesrv & exec sh mqbroker -c /tmp/broker.conf)"},
+		HostConfigModifier: func(h *container.HostConfig) {
+			loopback := netip.MustParseAddr("127.0.0.1")
+			h.PortBindings = network.PortMap{
+				inside:                            {{HostIP: loopback, HostPort: p}},
+				network.MustParsePort("9876/tcp"): {{HostIP: loopback}},
+			}
+		},
+		WaitingFor: wait.ForLog("boot success. serializeType=JSON and name server is"),
 	}
 }
 

@@ -45,9 +45,33 @@ func TestComposePublishesThePortsOfTheCode(t *testing.T) {
 		"a broker sends its clients to the port it advertises")
 }
 
+func TestComposePublishesRocketMQ(t *testing.T) {
+	services := readCompose(t).Services
+	namesrv, broker := testenv.RocketMQPort, testenv.RocketMQPort+1035
+	require.Equal(t, []string{fmt.Sprintf("127.0.0.1:%d:9876", namesrv)}, services["rocketmq-namesrv"].Ports)
+	require.Equal(t, []string{fmt.Sprintf("127.0.0.1:%d:%d", broker, broker)}, services["rocketmq-broker"].Ports)
+	conf := services["rocketmq-broker"].Environment["BROKER_CONF"]
+	require.Contains(t, conf, fmt.Sprintf("brokerIP1=127.0.0.1\nlistenPort=%d\n", broker), "a broker sends its clients to the address it registers")
+	require.Contains(t, conf, "messageDelayLevel="+testenv.DelayLevels+"\n")
+	require.Equal(t, services["rocketmq-namesrv"].Image, services["rocketmq-broker"].Image)
+	script, err := os.ReadFile("../../scripts/services.sh")
+	require.NoError(t, err)
+	require.Contains(t, string(script), "messageDelayLevel="+testenv.DelayLevels+"\n")
+}
+
+func TestRocketMQHasOneVersionEverywhere(t *testing.T) {
+	_, version, _ := strings.Cut(readCompose(t).Services["rocketmq-broker"].Image, ":")
+	script, err := os.ReadFile("../../scripts/services.sh")
+	require.NoError(t, err)
+	require.Contains(t, string(script), "rocketmq_version="+version+"\n")
+	pom, err := os.ReadFile("../../scripts/rocketmq-pom.xml")
+	require.NoError(t, err)
+	require.Contains(t, string(pom), "<version>"+version+"</version>")
+}
+
 func TestComposePinsImagesAndChecksHealth(t *testing.T) {
 	services := readCompose(t).Services
-	require.Len(t, services, 4)
+	require.Len(t, services, 6)
 	pinned := regexp.MustCompile(`^[a-z/]+:\d+\.\d+\.\d+$`)
 	for name, s := range services {
 		require.Regexp(t, pinned, s.Image, name)
@@ -63,6 +87,7 @@ func TestScriptDefaultsToThePortsOfTheCode(t *testing.T) {
 		"IDEMQ_REDIS_CLUSTER_PORT": testenv.RedisClusterPort,
 		"IDEMQ_KAFKA_PORT":         testenv.KafkaPort,
 		"IDEMQ_RABBITMQ_PORT":      testenv.RabbitMQPort,
+		"IDEMQ_ROCKETMQ_PORT":      testenv.RocketMQPort,
 	} {
 		require.Contains(t, string(text), "${"+variable+":-"+strconv.Itoa(port)+"}")
 	}

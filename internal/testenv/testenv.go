@@ -1,6 +1,7 @@
-// Package testenv gives tests real servers. Shared ones ([Redis], [RedisCluster], [Kafka], [RabbitMQ]) come
-// from the environment, as scripts/services.sh env prints their addresses, else from containers
-// where a Docker engine runs. Private ones ([StartRedis], [StartKafka], [StartRabbitMQ]) are processes of the
+// Package testenv gives tests real servers. Shared ones ([Redis], [RedisCluster], [Kafka], [RabbitMQ],
+// [RocketMQ]) come from the environment, as scripts/services.sh env prints their addresses, else from
+// containers where a Docker engine runs. Private ones ([StartRedis], [StartKafka], [StartRabbitMQ],
+// [StartRocketMQ]) are processes of the
 // test, which it may stop, kill and start again; [NewProxy] breaks the connections to either.
 // Where a server cannot be had the test is skipped and says why; with IDEMQ_REQUIRE_SERVICES=1
 // it fails.
@@ -18,6 +19,7 @@ const (
 	RedisClusterPort = 17000 // the first of six
 	KafkaPort        = 19092
 	RabbitMQPort     = 15674
+	RocketMQPort     = 19876 // the name server's
 )
 
 // Redis returns the address of a Redis server, shared by all tests: use keys of your own.
@@ -44,6 +46,14 @@ func Kafka(tb testing.TB) []string {
 func RabbitMQ(tb testing.TB) string {
 	tb.Helper()
 	return addresses(tb, "IDEMQ_RABBITMQ_URL", "rabbitmq", rabbitContainer)[0]
+}
+
+// RocketMQ returns the addresses of the name servers of a RocketMQ broker, shared by all tests:
+// use topics and groups of your own. The broker creates no topics by itself, and its delay levels
+// are [DelayLevels].
+func RocketMQ(tb testing.TB) []string {
+	tb.Helper()
+	return addresses(tb, "IDEMQ_ROCKETMQ_NAMESRV", "rocketmq", rocketMQContainer)
 }
 
 // Missing skips the test for want of a server, or fails it where all servers are required.

@@ -101,6 +101,23 @@ func declareQueue(t *testing.T, url, name string, passive bool) {
 	require.NoError(t, err)
 }
 
+func TestSharedRocketMQAnswers(t *testing.T) {
+	for _, addr := range testenv.RocketMQ(t) {
+		conn, err := net.DialTimeout("tcp", addr, time.Second)
+		require.NoError(t, err)
+		require.NoError(t, conn.Close())
+	}
+}
+
+func TestOwnRocketMQComesBackOnItsPorts(t *testing.T) {
+	s := testenv.StartRocketMQ(t, "brokerName=mine")
+	s.Broker.Restart()
+	s.NameServer.Restart()
+	conn, err := net.DialTimeout("tcp", s.BrokerAddr, time.Second)
+	require.NoError(t, err)
+	require.NoError(t, conn.Close())
+}
+
 func TestOwnRedisIsKilledAndComesBackEmpty(t *testing.T) {
 	s := testenv.StartRedis(t, "--maxmemory-policy", "allkeys-lru")
 	c := redisClient(t, s.Addr)
@@ -231,12 +248,14 @@ func TestMissingServerFailsWhereServersAreRequired(t *testing.T) {
 	t.Setenv("IDEMQ_REDIS_CLUSTER_ADDRS", "")
 	t.Setenv("IDEMQ_KAFKA_LIB", "")
 	t.Setenv("IDEMQ_RABBITMQ_URL", "")
+	t.Setenv("IDEMQ_ROCKETMQ_LIB", "")
 	t.Setenv("PATH", t.TempDir())
 	for name, get := range map[string]func(testing.TB){
-		"cluster":   func(tb testing.TB) { testenv.RedisCluster(tb) },
-		"own redis": func(tb testing.TB) { testenv.StartRedis(tb) },
-		"own kafka": func(tb testing.TB) { testenv.StartKafka(tb) },
-		"rabbitmq":  func(tb testing.TB) { testenv.RabbitMQ(tb) },
+		"cluster":      func(tb testing.TB) { testenv.RedisCluster(tb) },
+		"own redis":    func(tb testing.TB) { testenv.StartRedis(tb) },
+		"own kafka":    func(tb testing.TB) { testenv.StartKafka(tb) },
+		"rabbitmq":     func(tb testing.TB) { testenv.RabbitMQ(tb) },
+		"own rocketmq": func(tb testing.TB) { testenv.StartRocketMQ(tb) },
 	} {
 		f := ask(get)
 		require.Contains(t, f.failed, "scripts/services.sh start", name)

@@ -1,0 +1,48 @@
+package rocketmq
+
+import (
+	"context"
+	"fmt"
+)
+
+// Cut breaks every connection that s has.
+func (s *Source) Cut() { s.client.cut() }
+
+// CreateTopic makes a topic on every broker that the name servers know of, and waits for its route.
+func CreateTopic(ctx context.Context, c Cluster, brokerAddr, topic string, queues int) error {
+	cl := newClient(c, nil)
+	defer cl.close()
+	if err := cl.createTopic(ctx, brokerAddr, c.wire(topic), queues); err != nil {
+		return err
+	}
+	for n := 1; ; n++ {
+		if _, err := cl.route(ctx, c.wire(topic)); err == nil {
+			return nil
+		}
+		if sleep(ctx, backoff(n)); ctx.Err() != nil {
+			return fmt.Errorf("topic %s: %w", topic, ctx.Err())
+		}
+	}
+}
+
+// Committed is a group's position in a queue, -1 for none.
+func Committed(ctx context.Context, c Cluster, brokerAddr, broker, group, topic string, queue int) (int64, error) {
+	cl := newClient(c, nil)
+	defer cl.close()
+	cn, err := cl.connect(ctx, brokerAddr)
+	if err != nil {
+		return 0, err
+	}
+	return cn.position(ctx, c.wire(group), queueOf{c.wire(topic), broker, queue})
+}
+
+// BrokerAddr is where the first broker is that the name servers know of.
+func BrokerAddr(ctx context.Context, c Cluster) (string, error) {
+	cl := newClient(c, nil)
+	defer cl.close()
+	r, err := cl.route(ctx, "SELF_TEST_TOPIC") // every broker has it
+	if err != nil {
+		return "", err
+	}
+	return r.Brokers[0].Addrs["0"], nil
+}

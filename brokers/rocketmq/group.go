@@ -1,0 +1,369 @@
+package rocketmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// balanceEvery is how often the member says that it lives, and looks at routes and members. Brokers
+// tell of members that come and go at once; this is for what they could not tell.
+const balanceEvery = 5 * time.Second
+
+// run keeps the membership until ctx ends.
+func (s *Source) run(ctx context.Context) {
+	for failures := 0; ctx.Err() == nil; {
+		err := s.balance(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		s.connected.Store(err == nil)
+		wait := balanceEvery
+		switch {
+		case err == nil:
+			failures = 0
+			s.quiet.forget("balance")
+		case classify(err) == terminal:
+			s.fail(err)
+			return
+		default:
+			failures++
+			wait = backoff(failures)
+			if failures > 1 && s.quiet.allow("balance") { // the first may be a member not yet known
+				s.log.Warn("rocketmq: the group cannot be joined in full; trying again", "error", err)
+			}
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-t.C:
+		case <-s.moved:
+		}
+		t.Stop()
+	}
+}
+
+// commits makes what was acknowledged last, each second, until ctx ends.
+func (s *Source) commits(ctx context.Context) {
+	t := time.NewTicker(commitEvery)
+	defer t.Stop()
+	for n := 1; ; n++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		for _, q := range s.assigned() {
+			if err := q.commit(ctx, n%30 == 0); err != nil && ctx.Err() == nil && s.quiet.allow("commit") {
+				s.log.Warn("rocketmq: a position could not be committed; trying again", "queue", q.name, "error", err)
+			}
+		}
+	}
+}
+
+// balance takes the member's share of the queues. It is the only one that adds to the assignment.
+func (s *Source) balance(ctx context.Context) error {
+	var errs []error
+	routes := s.look(ctx, &errs)
+	brokers := s.heartbeats(ctx, routes, &errs)
+	for _, topic := range slices.Sorted(maps.Keys(routes)) {
+		if err := s.share(ctx, topic, routes[topic], brokers); err != nil {
+			errs = append(errs, err)
+		}
+		s.seen[topic] = true
+	}
+	return errors.Join(errs...)
+}
+
+// look asks for the routes of everything the group reads. While no name server answers, those
+// known before are good.
+func (s *Source) look(ctx context.Context, errs *[]error) map[string]route {
+	routes := make(map[string]route)
+	find := func(topic string) error {
+		r, err := s.client.route(ctx, topic)
+		if err != nil && !errors.Is(err, errNoTopic) {
+			*errs = append(*errs, err)
+			r, err = s.client.cachedRoute(ctx, topic)
+		}
+		if err == nil {
+			routes[topic] = r
+		}
+		return err
+	}
+	exists := ""
+	for _, t := range s.topics {
+		switch err := find(s.cluster.wire(t)); {
+		case err == nil:
+			exists = s.cluster.wire(t)
+			s.quiet.forget("topic " + t)
+		case errors.Is(err, errNoTopic):
+			s.drop(s.cluster.wire(t))
+			s.seen[s.cluster.wire(t)] = true // once it is there it is read from its beginning
+			if s.quiet.allow("topic " + t) {
+				s.log.Warn("rocketmq: the topic does not exist; it is consumed once it is created", "topic", t)
+			}
+		}
+	}
+	if exists == "" {
+		return routes
+	}
+	if err := find(s.retryTopic); errors.Is(err, errNoTopic) {
+		if err = s.client.ensure(ctx, s.retryTopic, exists); err == nil {
+			err = find(s.retryTopic)
+		}
+		if err != nil && ctx.Err() == nil && s.quiet.allow("retry topic") {
+			s.log.Error("rocketmq: there is no topic for retries, so none can be postponed", "topic", s.cluster.bare(s.retryTopic), "error", err)
+		}
+	}
+	_ = find(s.bounceTopic) // brokers make it when they first hear of the group
+	return routes
+}
+
+// heartbeats tells all brokers that the member lives and answers the connections of those that heard it.
+func (s *Source) heartbeats(ctx context.Context, routes map[string]route, errs *[]error) map[string]*conn {
+	heard := make(map[string]*conn)
+	for _, r := range routes {
+		for _, b := range r.Brokers {
+			addr := b.Addrs["0"]
+			if addr == "" || heard[b.Name] != nil {
+				continue
+			}
+			cn, err := s.client.connect(ctx, addr)
+			if err == nil {
+				err = s.greet(ctx, cn)
+			}
+			if err != nil {
+				*errs = append(*errs, fmt.Errorf("rocketmq: heartbeat to broker %s: %w", b.Name, err))
+				continue
+			}
+			heard[b.Name] = cn
+		}
+	}
+	return heard
+}
+
+// greet sends a heartbeat, and reads the broker's settings if it is the first one. A connection
+// that stays without an answer is dead.
+func (s *Source) greet(ctx context.Context, cn *conn) error {
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if err := cn.heartbeat(call, s.id, s.membership()); err != nil {
+		if !refused(err) && ctx.Err() == nil {
+			cn.fail(err)
+		}
+		return err
+	}
+	s.mu.Lock()
+	asked := s.asked[cn.addr]
+	s.mu.Unlock()
+	if asked {
+		return nil
+	}
+	all, err := cn.config(call)
+	if err != nil && !refused(err) {
+		return err
+	}
+	if err != nil {
+		s.log.Info("rocketmq: the broker does not let its settings be read; the retry window is computed from what is declared or usual", "broker", cn.addr, "error", err)
+	}
+	return s.learn(cn.addr, all)
+}
+
+// learn takes over a broker's settings.
+func (s *Source) learn(addr string, all map[string]string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked[addr] = true
+	if text := all["messageDelayLevel"]; text != "" {
+		levels, err := parseLevels(text)
+		switch {
+		case err != nil:
+			s.log.Warn("rocketmq: a setting of the broker cannot be read", "broker", addr, "error", err)
+		case s.read.levels != nil && !slices.Equal(s.read.levels, levels):
+			s.log.Error("rocketmq: the brokers differ in messageDelayLevel, so retries come at other times than the retention is computed from", "broker", addr, "levels", text)
+		default:
+			s.read.levels = levels
+		}
+	}
+	if hours, err := strconv.Atoi(all["fileReservedTime"]); err == nil {
+		if d := time.Duration(hours) * time.Hour; s.read.reserved == 0 || d < s.read.reserved {
+			s.read.reserved = d
+		}
+	}
+	return nil
+}
+
+// membership is what brokers know of the member.
+func (s *Source) membership() membership {
+	m := membership{Group: s.wireGroup, Type: "CONSUME_PASSIVELY", Model: "CLUSTERING", From: "CONSUME_FROM_FIRST_OFFSET"}
+	if s.opt.FromLatest {
+		m.From = "CONSUME_FROM_LAST_OFFSET"
+	}
+	add := func(topic, tags string) {
+		sub := subscription{Topic: topic, Expression: tags, Tags: []string{}, Codes: []int32{}, Type: "TAG", Version: s.version}
+		for tag := range tagSet(tags) {
+			sub.Tags = append(sub.Tags, tag)
+			sub.Codes = append(sub.Codes, javaHash(tag))
+		}
+		m.Subscriptions = append(m.Subscriptions, sub)
+	}
+	for _, t := range s.topics {
+		add(s.cluster.wire(t), s.opt.Tags)
+	}
+	add(s.retryTopic, allTags)
+	add(s.bounceTopic, allTags)
+	return m
+}
+
+// javaHash is String.hashCode, by which brokers compare tags.
+func javaHash(s string) (h int32) {
+	for _, r := range s {
+		if r > 0xffff {
+			r -= 0x10000
+			h = 31*h + int32(0xd800+r>>10)
+			r = 0xdc00 + r&0x3ff
+		}
+		h = 31*h + int32(r)
+	}
+	return h
+}
+
+// share makes the assignment of one topic's queues what it should be.
+func (s *Source) share(ctx context.Context, topic string, r route, brokers map[string]*conn) error {
+	queues := r.queues(topic, permRead)
+	var members []string
+	err := errNoBroker
+	for _, q := range queues {
+		if cn := brokers[q.broker]; cn != nil {
+			call, cancel := context.WithTimeout(ctx, callTimeout)
+			members, err = cn.members(call, s.wireGroup)
+			cancel()
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("rocketmq: members of group %s: topic %q: %w", s.group, s.cluster.bare(topic), err)
+	}
+	mine, ok := allocate(queues, members, s.id)
+	if !ok {
+		return fmt.Errorf("rocketmq: group %s: topic %q: the broker does not count this member yet", s.group, s.cluster.bare(topic))
+	}
+	owned := make(map[queueOf]bool)
+	for _, q := range s.assigned() {
+		switch {
+		case q.of.topic != topic:
+		case !slices.Contains(mine, q.of):
+			s.release(ctx, q)
+		case !q.cn.alive():
+			s.lose(q)
+		default:
+			owned[q.of] = true
+		}
+	}
+	var errs []error
+	for _, of := range mine {
+		cn := brokers[of.broker]
+		switch {
+		case owned[of]:
+		case cn == nil:
+			errs = append(errs, fmt.Errorf("rocketmq: queue %s: %w", of, errNoBroker))
+		default:
+			if err := s.acquire(ctx, of, cn); err != nil {
+				errs = append(errs, fmt.Errorf("rocketmq: begin queue %s: %w", of, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// acquire begins an assignment at the group's position.
+func (s *Source) acquire(ctx context.Context, of queueOf, cn *conn) error {
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	k := s.kindOf(of.topic)
+	at, err := cn.position(call, s.wireGroup, of)
+	if err != nil {
+		return err
+	}
+	committed := at
+	if at < 0 {
+		which := askMinOffset
+		latest := s.opt.FromLatest && k == original && !s.seen[of.topic]
+		if latest {
+			which = askMaxOffset
+		}
+		if at, err = cn.bound(call, which, of); err != nil {
+			return err
+		}
+		at = max(at, 0)
+		if latest {
+			if err := cn.commit(call, s.wireGroup, of, at); err != nil {
+				return err
+			}
+			committed = at
+		}
+	}
+	fetching, stop := context.WithCancel(ctx)
+	q := newQueue(s, of, k, cn, at, committed, stop)
+	s.mu.Lock()
+	s.queues = append(s.queues, q)
+	s.mu.Unlock()
+	s.fetchers.Go(func() { q.fetch(fetching) })
+	return nil
+}
+
+func (s *Source) kindOf(topic string) kind {
+	switch topic {
+	case s.retryTopic:
+		return retried
+	case s.bounceTopic:
+		return bounced
+	}
+	return original
+}
+
+// release gives a queue to another member, with the position as it is.
+func (s *Source) release(ctx context.Context, q *queue) {
+	if err := q.commit(ctx, false); err != nil && ctx.Err() == nil {
+		s.log.Warn("rocketmq: the position of a queue that goes to another member could not be committed; its messages come again there", "queue", q.name, "error", err)
+	}
+	s.drop1(q)
+}
+
+// lose ends the assignment of a queue whose connection broke, and has it begun anew.
+func (s *Source) lose(q *queue) {
+	s.drop1(q)
+	s.connected.Store(false)
+	select {
+	case s.moved <- struct{}{}:
+	default:
+	}
+}
+
+// drop ends the assignments of a topic that is no more.
+func (s *Source) drop(topic string) {
+	for _, q := range s.assigned() {
+		if q.of.topic == topic {
+			s.drop1(q)
+		}
+	}
+}
+
+func (s *Source) drop1(q *queue) {
+	q.detach()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queues = slices.DeleteFunc(slices.Clone(s.queues), func(o *queue) bool { return o == q })
+	s.again = slices.DeleteFunc(s.again, func(r retry) bool { return r.queue == q })
+}
+
+// assigned are the queues that are this member's.
+func (s *Source) assigned() []*queue {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.queues)
+}

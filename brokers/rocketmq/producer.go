@@ -1,0 +1,122 @@
+package rocketmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// producer sends messages and waits for the broker's word on each.
+type producer struct {
+	client *client
+	create bool // topics that are missing, where brokers create them by themselves
+	turn   atomic.Uint32
+}
+
+// send publishes m and returns once a broker has confirmed it, the error is final, or ctx ends. A
+// repetition may write it twice, when the answer to the first was lost; consumers drop the copy
+// by its ID.
+func (p *producer) send(ctx context.Context, m *outgoing) error {
+	for n := 1; ; n++ {
+		err := p.once(ctx, m)
+		if err == nil || classify(err) == terminal {
+			return err
+		}
+		if errors.Is(err, errNoTopic) && n > 1 {
+			return err
+		}
+		p.client.forgetRoute(m.topic)
+		if sleep(ctx, backoff(n)); ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+func (p *producer) once(ctx context.Context, m *outgoing) error {
+	r, err := p.client.cachedRoute(ctx, m.topic)
+	if errors.Is(err, errNoTopic) && p.create {
+		r, err = p.template(ctx, err)
+	}
+	if err != nil {
+		return err
+	}
+	qs := r.queues(m.topic, permWrite)
+	at := 0
+	if m.key != "" {
+		h := fnv.New32a()
+		h.Write([]byte(m.key))
+		at = int(h.Sum32())
+	} else {
+		at = int(p.turn.Add(1))
+	}
+	for i := range qs {
+		q := qs[(at+i)%len(qs)]
+		addr := r.master(q.broker)
+		if addr == "" {
+			if m.key != "" {
+				break // its order would break
+			}
+			continue
+		}
+		if err := p.client.send(ctx, addr, q, m); err != nil {
+			return fmt.Errorf("topic %q queue %d of %s: %w", m.topic, q.id, q.broker, err)
+		}
+		return nil
+	}
+	return fmt.Errorf("topic %q: %w", m.topic, errNoBroker)
+}
+
+// template is the route to brokers that create missing topics by themselves (autoCreateTopicEnable).
+func (p *producer) template(ctx context.Context, missing error) (route, error) {
+	r, err := p.client.cachedRoute(ctx, defaultTopic)
+	if errors.Is(err, errNoTopic) {
+		return r, missing
+	}
+	r.Queues = slices.Clone(r.Queues) // the cache's stay
+	for i := range r.Queues {
+		r.Queues[i].Write = min(r.Queues[i].Write, newQueues)
+	}
+	return r, err
+}
+
+// copies publishes retries and dead letters, and creates their topics when they are first needed.
+type copies struct {
+	producer *producer
+	mu       sync.Mutex
+	made     map[string]bool
+}
+
+func newCopies(c *client) *copies {
+	return &copies{producer: &producer{client: c}, made: make(map[string]bool)}
+}
+
+// publish returns once a broker has confirmed m; like is a topic where m's is to be created.
+func (c *copies) publish(ctx context.Context, m *outgoing, like string) error {
+	ctx, cancel := context.WithTimeout(ctx, copyTimeout)
+	defer cancel()
+	c.mu.Lock()
+	made := c.made[m.topic]
+	c.mu.Unlock()
+	if !made {
+		if err := c.producer.client.ensure(ctx, m.topic, like); err != nil {
+			return err
+		}
+		c.mu.Lock()
+		c.made[m.topic] = true
+		c.mu.Unlock()
+	}
+	err := c.producer.send(ctx, m)
+	if errors.Is(err, errNoTopic) { // somebody has deleted it
+		c.mu.Lock()
+		delete(c.made, m.topic)
+		c.mu.Unlock()
+	}
+	return err
+}
+
+// copyTimeout bounds one publish; who waits for it may try again.
+const copyTimeout = callTimeout * 3
