@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apache/rocketmq-client-go/v2/rlog"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -20,7 +21,16 @@ import (
 	"github.com/idemq/idemq/outbox"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The client library's producers and consumers, which some tests use to play other applications,
+// leave goroutines behind that sleep for up to ten seconds after their Shutdown, and one for ever.
+// No Source or Publisher starts any of them.
+func TestMain(m *testing.M) {
+	rlog.SetLogLevel("fatal")
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/apache/rocketmq-client-go/v2/primitive.WithRecover"),
+		goleak.IgnoreAnyFunction("github.com/patrickmn/go-cache.(*janitor).Run"),
+	)
+}
 
 // log collects what a source says.
 type log struct {
