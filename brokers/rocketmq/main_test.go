@@ -140,11 +140,19 @@ func (w world) publisher(t testing.TB) *rocketmq.Publisher {
 // publish sends bodies to w's topic, all under one key if it is not empty.
 func (w world) publish(t testing.TB, key string, bodies ...string) {
 	t.Helper()
-	ms := make([]outbox.Message, len(bodies))
-	for i, b := range bodies {
-		ms[i] = outbox.Message{ID: w.topic + b, Topic: w.topic, Key: key, Body: []byte(b)}
+	ms := w.messages(bodies...)
+	for i := range ms {
+		ms[i].Key = key
 	}
 	send(t, w.publisher(t), ms...)
+}
+
+func (w world) messages(bodies ...string) []outbox.Message {
+	ms := make([]outbox.Message, len(bodies))
+	for i, b := range bodies {
+		ms[i] = outbox.Message{ID: w.topic + b, Topic: w.topic, Body: []byte(b)}
+	}
+	return ms
 }
 
 func send(t testing.TB, p *rocketmq.Publisher, ms ...outbox.Message) {
