@@ -46,3 +46,33 @@ func BrokerAddr(ctx context.Context, c Cluster) (string, error) {
 	}
 	return r.Brokers[0].Addrs["0"], nil
 }
+
+// Kill ends s as the end of its process would: without a word to anybody.
+func (s *Source) Kill() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.client.close()
+	if s.cancel != nil {
+		s.cancel()
+	}
+	s.loops.Wait()
+	for _, q := range s.assigned() {
+		s.drop1(q)
+	}
+	s.fetchers.Wait()
+}
+
+// Commit sets a group's position in a queue.
+func Commit(ctx context.Context, c Cluster, brokerAddr, broker, group, topic string, queue int, offset int64) error {
+	cl := newClient(c, nil)
+	defer cl.close()
+	cn, err := cl.connect(ctx, brokerAddr)
+	if err != nil {
+		return err
+	}
+	return cn.commit(ctx, c.wire(group), queueOf{c.wire(topic), broker, queue}, offset)
+}
+
+// MemberID is a new member's ID.
+func MemberID() string { return memberID() }
