@@ -9,31 +9,35 @@ import (
 	"github.com/idemq/idemq/brokers/rabbitmq"
 	"github.com/idemq/idemq/consumer"
 	"github.com/idemq/idemq/consumer/consumertest"
+	"github.com/idemq/idemq/internal/conformance"
 	"github.com/idemq/idemq/outbox"
 )
 
 func TestSourceKeepsTheRulesOnAQuorumQueue(t *testing.T) {
+	report := conformance.Column(t, "RabbitMQ, quorum")
 	consumertest.TestSource(t, func(tb testing.TB) consumertest.Config {
-		return conformance(tb, newWorld(tb))
+		return configOf(tb, newWorld(tb), report)
 	})
 }
 
 func TestSourceKeepsTheRulesOnAClassicQueue(t *testing.T) {
+	report := conformance.Column(t, "RabbitMQ, classic")
 	consumertest.TestSource(t, func(tb testing.TB) consumertest.Config {
-		return conformance(tb, newWorld(tb, func(top *rabbitmq.Topology) { top.Classic = true }))
+		return configOf(tb, newWorld(tb, func(top *rabbitmq.Topology) { top.Classic = true }), report)
 	})
 }
 
 func TestExclusiveSourceKeepsTheRules(t *testing.T) {
+	report := conformance.Column(t, "RabbitMQ, exclusive")
 	consumertest.TestSource(t, func(tb testing.TB) consumertest.Config {
 		w := newWorld(tb, func(top *rabbitmq.Topology) { top.Exclusive = true })
-		c := conformance(tb, w, func(o *rabbitmq.SourceOptions) { o.Exclusive = true })
+		c := configOf(tb, w, report, func(o *rabbitmq.SourceOptions) { o.Exclusive = true })
 		c.Ordered, c.OneMember = true, true
 		return c
 	})
 }
 
-func conformance(tb testing.TB, w world, edit ...func(*rabbitmq.SourceOptions)) consumertest.Config {
+func configOf(tb testing.TB, w world, report func(name, inapplicable string), edit ...func(*rabbitmq.SourceOptions)) consumertest.Config {
 	publisher := w.publisher(tb, nil)
 	var mu sync.Mutex
 	var open []*rabbitmq.Source
@@ -69,5 +73,6 @@ func conformance(tb testing.TB, w world, edit ...func(*rabbitmq.SourceOptions)) 
 			}
 		},
 		NilIsEmpty: true,
+		Report:     report,
 	}
 }

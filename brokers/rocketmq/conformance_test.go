@@ -11,20 +11,22 @@ import (
 	"github.com/idemq/idemq/brokers/rocketmq"
 	"github.com/idemq/idemq/consumer"
 	"github.com/idemq/idemq/consumer/consumertest"
+	"github.com/idemq/idemq/internal/conformance"
 	"github.com/idemq/idemq/outbox"
 )
 
 func TestSourceKeepsTheRules(t *testing.T) {
-	for name, ordered := range map[string]bool{"concurrent": false, "ordered": true} {
+	for name, ordered := range map[string]bool{"RocketMQ": false, "RocketMQ, ordered": true} {
 		t.Run(name, func(t *testing.T) {
+			report := conformance.Column(t, name)
 			consumertest.TestSource(t, func(tb testing.TB) consumertest.Config {
-				return conformance(tb, newWorld(tb, 2), ordered)
+				return configOf(tb, newWorld(tb, 2), ordered, report)
 			})
 		})
 	}
 }
 
-func conformance(tb testing.TB, w world, ordered bool) consumertest.Config {
+func configOf(tb testing.TB, w world, ordered bool, report func(name, inapplicable string)) consumertest.Config {
 	publisher := w.publisher(tb)
 	var mu sync.Mutex
 	var open []*rocketmq.Source
@@ -74,5 +76,6 @@ func conformance(tb testing.TB, w world, ordered bool) consumertest.Config {
 		Delay:      time.Second,
 		MaxBody:    4<<20 - 64<<10,
 		NilIsEmpty: true,
+		Report:     report,
 	}
 }

@@ -162,7 +162,7 @@ var lostCases = []testCase{
 
 func (e *env) needsTwoMembers() {
 	if e.conf.OneMember {
-		e.Skip("consumertest: Config.OneMember: a second member stands by")
+		e.skip("a second member stands by (Config.OneMember)")
 	}
 }
 
