@@ -46,7 +46,7 @@ func TestPlanOfDeclaredSettings(t *testing.T) {
 		window time.Duration
 		why    string
 	}{
-		"the ladder of the facts, five minutes a handler": {
+		"the default ladder, five minutes a handler": {
 			policy: consumer.Policy{HandlerTimeout: 5 * time.Minute},
 			window: 24*time.Hour + 35*time.Minute + 30*time.Minute + 42*time.Minute + 40*time.Second + 30*time.Second + 18*time.Minute,
 			why: "outage 24h (assumed) + reconnecting 5m (assumed) + consumer_timeout 30m (assumed) + 6 attempts x HandlerTimeout 5m = 30m (declared) + " +
