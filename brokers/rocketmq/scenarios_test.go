@@ -102,7 +102,9 @@ func TestSlowHandlerHasNoSecondCopyBesideIt(t *testing.T) {
 	require.Eventually(t, func() bool { return b.Stats().Retried > 0 }, eventually, 20*time.Millisecond,
 		"a message in progress elsewhere is held for a while and then postponed")
 	close(finish)
-	require.Eventually(t, func() bool { return a.Stats().Done+b.Stats().Done == 2 && a.Stats().Duplicates+b.Stats().Duplicates > 0 }, eventually, 20*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return a.Stats().Done+b.Stats().Done == 2 && a.Stats().Duplicates+b.Stats().Duplicates > 0
+	}, eventually, 20*time.Millisecond)
 	for _, body := range []string{"slow", "slow too"} {
 		began, done := r.of(body)
 		require.Equal(t, 1, began)
