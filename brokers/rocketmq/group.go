@@ -14,6 +14,9 @@ import (
 // tell of members that come and go at once; this is for what they could not tell.
 const balanceEvery = 5 * time.Second
 
+// silence is how long a broker may stay without an answer to a heartbeat until its connection counts as dead.
+const silence = 2 * callTimeout
+
 // run keeps the membership until ctx ends.
 func (s *Source) run(ctx context.Context) {
 	for failures := 0; ctx.Err() == nil; {
@@ -149,7 +152,7 @@ func (s *Source) heartbeats(ctx context.Context, routes map[string]route, errs *
 // greet sends a heartbeat, and reads the broker's settings if it is the first one. A connection
 // that stays without an answer is dead.
 func (s *Source) greet(ctx context.Context, cn *conn) error {
-	call, cancel := context.WithTimeout(ctx, callTimeout)
+	call, cancel := context.WithTimeout(ctx, silence)
 	defer cancel()
 	if err := cn.heartbeat(call, s.id, s.membership()); err != nil {
 		if !refused(err) && ctx.Err() == nil {
@@ -331,12 +334,12 @@ func (s *Source) release(ctx context.Context, q *queue) {
 	if err := q.commit(ctx, false); err != nil && ctx.Err() == nil {
 		s.log.Warn("rocketmq: the position of a queue that goes to another member could not be committed; its messages come again there", "queue", q.name, "error", err)
 	}
-	s.drop1(q)
+	s.forget(q)
 }
 
 // lose ends the assignment of a queue whose connection broke, and has it begun anew.
 func (s *Source) lose(q *queue) {
-	s.drop1(q)
+	s.forget(q)
 	s.connected.Store(false)
 	select {
 	case s.moved <- struct{}{}:
@@ -348,12 +351,12 @@ func (s *Source) lose(q *queue) {
 func (s *Source) drop(topic string) {
 	for _, q := range s.assigned() {
 		if q.of.topic == topic {
-			s.drop1(q)
+			s.forget(q)
 		}
 	}
 }
 
-func (s *Source) drop1(q *queue) {
+func (s *Source) forget(q *queue) {
 	q.detach()
 	s.mu.Lock()
 	defer s.mu.Unlock()
