@@ -1,6 +1,7 @@
 package rocketmq_test
 
 import (
+	"crypto/tls"
 	"testing"
 	"time"
 
@@ -87,4 +88,18 @@ func TestOperatorsResetOfThePositionIsFollowed(t *testing.T) {
 		got = append(got[1:], bodies(receive(t, s, 1))...)
 	}
 	require.Equal(t, []string{"b", "c", "d"}, got)
+}
+
+// Brokers speak TLS by default, too, with a certificate that they made themselves.
+func TestTLSIsSpokenAndCertificatesAreChecked(t *testing.T) {
+	w := newWorld(t, 1)
+	secure := w
+	secure.cluster.TLS = &tls.Config{InsecureSkipVerify: true}
+	secure.publish(t, "", "a")
+	ack(t, receive(t, secure.source(t), 1)...)
+
+	secure.cluster.TLS = &tls.Config{}
+	_, err := secure.source(t).Receive(within(t, eventually), 1)
+	var unknown *tls.CertificateVerificationError
+	require.ErrorAs(t, err, &unknown, "waiting would not help")
 }

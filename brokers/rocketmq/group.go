@@ -155,9 +155,7 @@ func (s *Source) greet(ctx context.Context, cn *conn) error {
 	call, cancel := context.WithTimeout(ctx, silence)
 	defer cancel()
 	if err := cn.heartbeat(call, s.id, s.membership()); err != nil {
-		if !refused(err) && ctx.Err() == nil {
-			cn.fail(err)
-		}
+		silent(ctx, cn, err)
 		return err
 	}
 	s.mu.Lock()
@@ -174,6 +172,13 @@ func (s *Source) greet(ctx context.Context, cn *conn) error {
 		s.log.Info("rocketmq: the broker does not let its settings be read; the retry window is computed from what is declared or usual", "broker", cn.addr, "error", err)
 	}
 	return s.learn(cn.addr, all)
+}
+
+// silent breaks a connection on which a call was not answered in time: the next ones would not be, either.
+func silent(ctx context.Context, cn *conn, err error) {
+	if err != nil && !refused(err) && ctx.Err() == nil {
+		cn.fail(err)
+	}
 }
 
 // learn takes over a broker's settings.
@@ -245,6 +250,7 @@ func (s *Source) share(ctx context.Context, topic string, r route, brokers map[s
 			call, cancel := context.WithTimeout(ctx, callTimeout)
 			members, err = cn.members(call, s.wireGroup)
 			cancel()
+			silent(ctx, cn, err)
 			break
 		}
 	}
@@ -276,6 +282,7 @@ func (s *Source) share(ctx context.Context, topic string, r route, brokers map[s
 			errs = append(errs, fmt.Errorf("rocketmq: queue %s: %w", of, errNoBroker))
 		default:
 			if err := s.acquire(ctx, of, cn); err != nil {
+				silent(ctx, cn, err)
 				errs = append(errs, fmt.Errorf("rocketmq: begin queue %s: %w", of, err))
 			}
 		}
