@@ -12,10 +12,17 @@ import (
 	"github.com/idemq/idemq/internal/testenv"
 )
 
-// A stalled machine keeps its connections open and says nothing.
-func TestSilentBrokerIsTakenForLostUntilItSpeaksAgain(t *testing.T) {
+// TestFaultsOfServers needs servers of its own, which take a while to start: one after the other.
+func TestFaultsOfServers(t *testing.T) {
 	t.Parallel()
 	server := testenv.StartRocketMQ(t)
+	t.Run("name server is restarted while messages flow", func(t *testing.T) { nameServerIsRestartedWhileMessagesFlow(t, server) })
+	t.Run("broker is killed in mid-run", func(t *testing.T) { brokerIsKilledInMidRun(t, server) })
+	t.Run("silent broker is taken for lost until it speaks again", func(t *testing.T) { silentBrokerIsTakenForLost(t, server) })
+}
+
+// A stalled machine keeps its connections open and says nothing.
+func silentBrokerIsTakenForLost(t *testing.T, server *testenv.RocketMQServer) {
 	w := ownWorld(t, server, 1)
 	s := w.source(t)
 	w.publish(t, "k", "a", "b")

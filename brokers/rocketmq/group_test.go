@@ -210,9 +210,7 @@ func TestGroupWithoutAnyTopicWaits(t *testing.T) {
 	ack(t, receive(t, s, 1)...)
 }
 
-func TestNameServerIsRestartedWhileMessagesFlow(t *testing.T) {
-	t.Parallel()
-	server := testenv.StartRocketMQ(t)
+func nameServerIsRestartedWhileMessagesFlow(t *testing.T, server *testenv.RocketMQServer) {
 	w := ownWorld(t, server, 2)
 	s := w.source(t)
 	p := w.publisher(t)
@@ -233,9 +231,7 @@ func TestNameServerIsRestartedWhileMessagesFlow(t *testing.T) {
 	require.Eventually(t, s.Connected, eventually, 50*time.Millisecond)
 }
 
-func TestBrokerIsRestartedInMidRun(t *testing.T) {
-	t.Parallel()
-	server := testenv.StartRocketMQ(t)
+func brokerIsKilledInMidRun(t *testing.T, server *testenv.RocketMQServer) {
 	w := ownWorld(t, server, 3)
 	const n = 3000
 	l := newLedger()
