@@ -58,7 +58,7 @@ func (s *Source) Kill() {
 	}
 	s.loops.Wait()
 	for _, q := range s.assigned() {
-		s.drop1(q)
+		s.forget(q)
 	}
 	s.fetchers.Wait()
 }
@@ -76,3 +76,15 @@ func Commit(ctx context.Context, c Cluster, brokerAddr, broker, group, topic str
 
 // MemberID is a new member's ID.
 func MemberID() string { return memberID() }
+
+// ResetOffset is an operator's order to read a queue again from offset on (code 222, with the
+// broker resetting by itself).
+func ResetOffset(ctx context.Context, c Cluster, brokerAddr, group, topic string, queue int, offset int64) error {
+	cl := newClient(c, nil)
+	defer cl.close()
+	_, err := cl.call(ctx, brokerAddr, command{Code: 222, Fields: map[string]string{
+		"topic": c.wire(topic), "group": c.wire(group), "queueId": fmt.Sprint(queue), "offset": fmt.Sprint(offset),
+		"timestamp": "-1", "isForce": "true",
+	}})
+	return err
+}

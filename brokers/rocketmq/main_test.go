@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/apache/rocketmq-client-go/v2/rlog"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -25,7 +24,7 @@ import (
 // leave goroutines behind that sleep for up to ten seconds after their Shutdown, and one for ever.
 // No Source or Publisher starts any of them.
 func TestMain(m *testing.M) {
-	rlog.SetLogLevel("fatal")
+	rocketmq.SetLogger(slog.New(slog.DiscardHandler))
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("github.com/apache/rocketmq-client-go/v2/primitive.WithRecover"),
 		goleak.IgnoreAnyFunction("github.com/patrickmn/go-cache.(*janitor).Run"),
