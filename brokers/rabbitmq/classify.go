@@ -25,6 +25,9 @@ var ErrRefused = errors.New("the queue refused the message")
 // errBlocked is why nothing is published while the server is low on memory or disk space.
 var errBlocked = errors.New("the server has blocked publishers")
 
+// errShared is final: RabbitMQ cannot change the settings of a queue.
+var errShared = errors.New("SourceOptions.Exclusive is set, but the queue has no single active consumer, so two processes would share its messages out and lose their order; declare it anew with Topology.Exclusive, or leave Exclusive unset")
+
 // errUnknown is the fate of what was under way when its connection ended.
 var errUnknown = errors.New("the connection ended before the server's answer")
 
@@ -34,12 +37,15 @@ type class int
 const (
 	retryable class = iota // waiting may help: the server is away, a node is starting, a queue is missing
 	missing                // what was named does not exist; it may be declared by somebody
-	refused                // the login was not answered: bad credentials, or the connection broke just then
+	refused                // the login: by a setting, or the connection broke just then
 	terminal               // waiting cannot help: somebody must change a setting or a right
 )
 
 // classify is the only place that looks into the client's errors.
 func classify(err error) class {
+	if errors.Is(err, errShared) {
+		return terminal
+	}
 	if errors.Is(err, amqp.ErrCredentials) || errors.Is(err, amqp.ErrVhost) {
 		return refused // made by the client of a connection that ended; the server's own reply is another error
 	}
@@ -72,8 +78,9 @@ func classifyReply(e *amqp.Error) class {
 	switch e.Code {
 	case amqp.NotFound:
 		return missing
+	case amqp.NotAllowed: // no such virtual host, or as many connections as the user may have
+		return refused
 	case amqp.AccessRefused, // of a right
-		amqp.NotAllowed,         // of the virtual host, or more connections than the user may have
 		amqp.PreconditionFailed, // declared already, otherwise
 		amqp.NotImplemented:
 		return terminal

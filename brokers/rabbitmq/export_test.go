@@ -1,6 +1,12 @@
 package rabbitmq
 
-import "time"
+import (
+	"context"
+	"time"
+
+	"github.com/idemq/idemq/consumer"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
 
 // Cut breaks every connection that s has.
 func (s *Source) Cut() {
@@ -13,3 +19,9 @@ func (s *Source) Reconnect(pause, longest time.Duration) { s.pause, s.longest = 
 
 // Cut breaks every connection that p has.
 func (p *Publisher) Cut() { p.producer.conns.cut(false) }
+
+// Postpone is the first half of d's Retry: its process dies before the second.
+func Postpone(ctx context.Context, d consumer.Delivery, after time.Duration) error {
+	own := d.Settler.(*delivery)
+	return own.of.src.postpone(ctx, own.raw.(amqp.Delivery), after)
+}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -60,6 +61,17 @@ type world struct {
 }
 
 func (w world) cluster() rabbitmq.Cluster { return rabbitmq.Cluster{URLs: []string{w.url}} }
+
+// addr is the server's host:port.
+func (w world) addr() string {
+	return strings.TrimSuffix(w.url[strings.Index(w.url, "@")+1:], "/")
+}
+
+// through is w as it is reached through a proxy.
+func (w world) through(p *testenv.Proxy) world {
+	w.url = "amqp://guest:guest@" + p.Addr + "/"
+	return w
+}
 
 // newWorld has a queue of a new name on the shared server, declared by Topology and deleted at the end.
 func newWorld(t testing.TB, edit ...func(*rabbitmq.Topology)) world {
@@ -151,7 +163,20 @@ func (w world) publishTo(t testing.TB, exchange, key string, ms ...amqp.Publishi
 	}
 }
 
-// take gets everything that is in a queue, and leaves it there.
+// count is how many messages of a queue are ready; the server's number may be a moment old.
+func (w world) count(t testing.TB, queue string) int {
+	t.Helper()
+	c, err := amqp.Dial(w.url)
+	require.NoError(t, err)
+	defer c.Close()
+	ch, err := c.Channel()
+	require.NoError(t, err)
+	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+	require.NoError(t, err)
+	return q.Messages
+}
+
+// look gets everything that is in a queue, and leaves it there.
 func (w world) look(t testing.TB, queue string) []amqp.Delivery {
 	t.Helper()
 	c, err := amqp.Dial(w.url)

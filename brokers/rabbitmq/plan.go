@@ -16,6 +16,19 @@ var defaults = consumer.Policy{
 	Backoff:     []time.Duration{10 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute, 30 * time.Minute},
 }
 
+// inOrder suits an exclusive source, whose whole queue waits with the message that is tried again.
+var inOrder = consumer.Policy{
+	MaxAttempts: 6,
+	Backoff:     []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second},
+}
+
+func (o *SourceOptions) defaults() consumer.Policy {
+	if o.Exclusive {
+		return inOrder
+	}
+	return defaults
+}
+
 const (
 	// holdFor is for how long a message that another process handles waits in memory, before a
 	// wait queue takes it. Most are over by then.
@@ -32,7 +45,7 @@ const (
 // Plan tells how long after its handling a message can still come back. Most of what it
 // depends on no client can read, so it is declared or assumed.
 func (s *Source) Plan(p consumer.Policy) (consumer.Plan, error) {
-	p, err := p.Complete(defaults)
+	p, err := p.Complete(s.opt.defaults())
 	if err != nil {
 		return consumer.Plan{}, fmt.Errorf("rabbitmq: plan of %s: %w", s.scope, err)
 	}
@@ -75,6 +88,10 @@ func (s *Source) agree(p consumer.Policy) error {
 		return fmt.Errorf("rabbitmq: Policy.HandlerTimeout %v is above what SourceOptions.HandlerLimit %v leaves for one handler, %v: no handler would ever start, or the server would take the message away from a running one; lower HandlerTimeout, or raise consumer_timeout in the server's configuration and HandlerLimit with it",
 			p.HandlerTimeout, s.opt.HandlerLimit, limit)
 	}
+	if longest := slices.Max(p.Backoff); s.opt.Exclusive && longest+p.HandlerTimeout > s.opt.usable() {
+		return fmt.Errorf("rabbitmq: Policy.Backoff has %v, which together with HandlerTimeout %v is above what SourceOptions.HandlerLimit %v leaves, %v: an exclusive source waits in memory, and the server would take the message away meanwhile; shorten Backoff, or raise consumer_timeout in the server's configuration and HandlerLimit with it",
+			longest, p.HandlerTimeout, s.opt.HandlerLimit, s.opt.usable())
+	}
 	return nil
 }
 
@@ -95,7 +112,7 @@ func (s *Source) terms(p consumer.Policy) []term {
 		{fmt.Sprintf("%d attempts x HandlerTimeout %v =", p.MaxAttempts, short(p.HandlerTimeout)), tries, tag(p.MaxAttempts == defaults.MaxAttempts && p.HandlerTimeout == time.Minute)},
 	}
 	if o.Exclusive {
-		return append(ts, term{"backoff", p.Waits(), tag(slices.Equal(p.Backoff, defaults.Backoff))})
+		return append(ts, term{"backoff", p.Waits(), tag(slices.Equal(p.Backoff, inOrder.Backoff))})
 	}
 	bounce, _ := rung(o.ladder(p), otherLease)
 	return append(ts,

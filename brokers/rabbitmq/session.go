@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -118,6 +119,11 @@ func (s *Source) open(ctx context.Context) (_ *session, err error) {
 		}
 		return nil, fmt.Errorf("look for queue %s: %w", s.queue, err)
 	}
+	if !s.ever.Load() && !s.opt.Passive {
+		if err := s.recognise(ctx, l); err != nil {
+			return nil, err
+		}
+	}
 	if err := s.prepare(ctx, l); err != nil {
 		return nil, err
 	}
@@ -143,6 +149,35 @@ func (s *Source) open(ctx context.Context) (_ *session, err error) {
 		return nil, fmt.Errorf("consume: %w", err)
 	}
 	return e, nil
+}
+
+// recognise finds out whether the queue is as Topology makes it: no client can read a queue's
+// settings, but the server tells when a declaration would change them.
+func (s *Source) recognise(ctx context.Context, l *link) error {
+	made := func(exclusive bool) (bool, error) {
+		for _, classic := range []bool{false, true} {
+			t := Topology{Queue: s.queue, DeadLetterQueue: s.opt.DeadLetterQueue, Classic: classic, Exclusive: exclusive}
+			var e *amqp.Error
+			if err := l.declare(ctx, t.main()); err == nil {
+				return true, nil
+			} else if !errors.As(err, &e) {
+				return false, err
+			}
+		}
+		return false, nil
+	}
+	ours, err := made(s.opt.Exclusive)
+	if ours || err != nil {
+		return err
+	}
+	if s.opt.Exclusive {
+		if shared, err := made(false); shared || err != nil {
+			return cmp.Or(err, errShared)
+		}
+	}
+	s.log.Warn("rabbitmq: the queue was not declared by Topology, so its settings cannot be known; see that a quorum queue's delivery limit, its policies' included, is high enough for messages given back, and that what exceeds it goes to the dead letter queue",
+		"dead_letter_queue", s.opt.DeadLetterQueue, "delivery_limit", deliveryLimit)
+	return nil
 }
 
 // prepare sees to the wait queues and the dead letter queue.
@@ -179,6 +214,9 @@ func (s *Source) unprepared(queue string, err error) error {
 	var e *amqp.Error
 	if errors.As(err, &e) && e.Code == amqp.PreconditionFailed {
 		return fmt.Errorf("queue %s exists with other settings than this source relies on; delete it when it is empty: %w", queue, err)
+	}
+	if errors.As(err, &e) && e.Code == amqp.AccessRefused {
+		return fmt.Errorf("queue %s may not be declared; have it declared by Topology.Declare and set SourceOptions.Passive: %w", queue, err)
 	}
 	return fmt.Errorf("declare queue %s: %w", queue, err)
 }

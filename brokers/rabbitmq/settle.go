@@ -125,6 +125,8 @@ func (s *Source) postpone(ctx context.Context, raw amqp.Delivery, after time.Dur
 
 // publish sends p to q, which it declares where it is missing, and returns once the server has confirmed it.
 func (s *Source) publish(ctx context.Context, p publishing, q queue) error {
+	ctx, cancel := context.WithTimeout(ctx, defaultPublishTimeout) // whoever asked tries again
+	defer cancel()
 	ms, errs := []publishing{p}, make([]error, 1)
 	if err := checkLengths(&p, s.copies.frame()); err != nil {
 		return err

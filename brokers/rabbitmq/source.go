@@ -94,7 +94,7 @@ func NewSource(c Cluster, queue string, o *SourceOptions) (*Source, error) {
 		done:   make(chan struct{}),
 	}
 	s.copies = newProducer(s.cluster, "idemq copies "+queue)
-	p, err := consumer.Policy{}.Complete(defaults)
+	p, err := consumer.Policy{}.Complete(opt.defaults())
 	if err != nil {
 		return nil, err
 	}
