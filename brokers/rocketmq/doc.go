@@ -1,6 +1,86 @@
-// Package rocketmq consumes from and publishes to RocketMQ by its remoting protocol.
+// Package rocketmq consumes from and publishes to RocketMQ by its remoting protocol, which brokers
+// of 4.x and 5.x speak. The gRPC proxy of 5.x does not.
 //
 //	source, err := rocketmq.NewSource(rocketmq.Cluster{NameServers: servers}, "billing", []string{"orders"}, nil)
 //	c, err := consumer.New(source, guard, handler, nil)
 //	err = c.Run(ctx)
+//
+// # Mapping of terms
+//
+//   - Scope: "rocketmq/" and the consumer group, namespace included. Two groups both run a message.
+//   - Message.ID, the broker's own name: the UNIQ_KEY that the producer's client made, else the ID of the
+//     first copy that a broker stored. It is the same on each redelivery and on every copy. But clients
+//     repeat themselves (a counter of 16 bits; whole batches under one key), so it counts as made
+//     by a machine, and a header of the application's own outranks it.
+//   - Headers: the user properties, TAGS and KEYS among them, but not those by which clients and brokers steer a message.
+//   - Key: SHARDING_KEY.
+//   - Lane: none, or with SourceOptions.Ordered the queue.
+//   - Ack: part of the group's position in the queue, the lowest offset delivered and not acknowledged. The
+//     position is committed each second, when a queue goes to another member, and by Close.
+//   - Retry: a confirmed copy in the topic group + "-retry", which the same group reads; the broker
+//     delivers it after the next longer of its delay levels (messageDelayLevel). Then the original
+//     is acknowledged. No counter of the broker's is spent. With Ordered a retry waits in memory
+//     and holds its queue (Plan.Hold is negative), and so does one much shorter than the shortest level.
+//   - GiveBack: delivered again from memory; after a rebalance, by the broker to the next owner.
+//   - Dead letter: a confirmed copy in the topic group + "-dead". Key, body, tag, keys and headers are kept; a delay is not.
+//   - Session: the connection to a broker, for all queues that are there.
+//
+// Both topics are created when they are first needed. A broker that does not allow it says so in
+// the log, by name; then create them.
+//
+// # Delivery guarantee
+//
+// At least once; package consumer makes it once. Only the clustering model is there: broadcasting
+// drops failed messages, so no option chooses it. No limit of the client or broker ends a slow
+// handler's delivery, so Delivery.Deadline is never set.
+//
+// A topic that does not exist is waited for by name, while the others are consumed, and is read
+// from its beginning once it is there. What the broker copied to its own %RETRY% topic for a push
+// consumer that had the group before is consumed, too.
+//
+// # What happens if it dies here
+//
+//   - Process killed: brokers see the connection break and tell the other members, who begin at the last
+//     position: what was done since is dropped as done, what was not is run. A process that just
+//     hangs is dropped after two minutes (by default).
+//   - Between the copy of a retry and the acknowledgement of the original: both come, under one name.
+//   - Queues move: nothing starts any more, Delivery.Lost is closed, and later acknowledgements are no-ops.
+//     There is no handover, so for a moment two members can read a queue; the next owner asks for messages
+//     that are in progress or done and is told so.
+//   - Connection to a broker breaks: its queues are lost and begun anew at their positions, which takes
+//     less than a second once the broker answers. A call that stays without an answer breaks it, too.
+//   - Broker killed: it writes positions each 5 s (flushConsumerOffsetInterval), so that what was
+//     acknowledged since comes again and is dropped as done. With asynchronous flushing and no copy
+//     (flushDiskType, brokerRole) a machine's crash loses messages; that is the broker's to set.
+//   - Name servers gone: the routes known before are good.
+//   - Position below the start of a queue (the broker deletes what is older than fileReservedTime): an
+//     error is logged that says how many offsets are lost, and reading goes on at the start.
+//   - Position beyond the end (the topic was made anew): an error is logged, and reading begins at the start.
+//   - Rights refused, TLS that does not fit: Receive returns the error.
+//
+// # Limits
+//
+// At most MaxInFlight deliveries of a queue are unsettled, and no more than 64 times as many lie
+// between the first unsettled and the last one; a queue at a limit is not read, the others go on.
+// Delays are those of the broker's levels; a longer one is cut and logged. Messages are read
+// from masters only. Bodies compressed with LZ4 or ZSTD, which some Java producers can be set
+// to, arrive compressed: the client library knows zlib only. An operator's offset reset takes
+// effect while the group runs where the broker does it by itself (5.x, useServerSideResetOffset);
+// else stop the group before. What it brings back may be older than any retention of dedup records.
+//
+// A [Publisher] may write a message twice, under one ID, after a lost answer. Properties cannot hold
+// every value, so headers that are empty, binary or named like a steering property, and such
+// keys, go encoded in the property "idemq-headers"; an empty body goes compressed, since brokers
+// fail at a message without one.
+//
+// # Why not the client library's consumers
+//
+// Messages, their decoding and credentials are the types of apache/rocketmq-client-go, but its
+// consumers, push and pull, cannot carry the guarantee (v2.1.3, December 2025): when one queue goes
+// to another member, the positions of all others that were not yet written are forgotten
+// (remoteBrokerOffsetStore.persist), so that after an orderly Shutdown most of what was acknowledged
+// comes again; positions are sent without waiting for an answer; calls on a broken connection wait
+// for their timeout instead of failing; a queue cannot be held back alone, so one stuck queue stops
+// all; and Shutdown closes a channel that is still sent to. So this package speaks the protocol
+// itself: remoting.go is the frame, calls.go the dozen calls it needs.
 package rocketmq

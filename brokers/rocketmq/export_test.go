@@ -46,3 +46,45 @@ func BrokerAddr(ctx context.Context, c Cluster) (string, error) {
 	}
 	return r.Brokers[0].Addrs["0"], nil
 }
+
+// Kill ends s as the end of its process would: without a word to anybody.
+func (s *Source) Kill() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.client.close()
+	if s.cancel != nil {
+		s.cancel()
+	}
+	s.loops.Wait()
+	for _, q := range s.assigned() {
+		s.forget(q)
+	}
+	s.fetchers.Wait()
+}
+
+// Commit sets a group's position in a queue.
+func Commit(ctx context.Context, c Cluster, brokerAddr, broker, group, topic string, queue int, offset int64) error {
+	cl := newClient(c, nil)
+	defer cl.close()
+	cn, err := cl.connect(ctx, brokerAddr)
+	if err != nil {
+		return err
+	}
+	return cn.commit(ctx, c.wire(group), queueOf{c.wire(topic), broker, queue}, offset)
+}
+
+// MemberID is a new member's ID.
+func MemberID() string { return memberID() }
+
+// ResetOffset is an operator's order to read a queue again from offset on (code 222, with the
+// broker resetting by itself).
+func ResetOffset(ctx context.Context, c Cluster, brokerAddr, group, topic string, queue int, offset int64) error {
+	cl := newClient(c, nil)
+	defer cl.close()
+	_, err := cl.call(ctx, brokerAddr, command{Code: 222, Fields: map[string]string{
+		"topic": c.wire(topic), "group": c.wire(group), "queueId": fmt.Sprint(queue), "offset": fmt.Sprint(offset),
+		"timestamp": "-1", "isForce": "true",
+	}})
+	return err
+}

@@ -14,6 +14,9 @@ import (
 // tell of members that come and go at once; this is for what they could not tell.
 const balanceEvery = 5 * time.Second
 
+// silence is how long a broker may stay without an answer to a heartbeat until its connection counts as dead.
+const silence = 2 * callTimeout
+
 // run keeps the membership until ctx ends.
 func (s *Source) run(ctx context.Context) {
 	for failures := 0; ctx.Err() == nil; {
@@ -149,12 +152,10 @@ func (s *Source) heartbeats(ctx context.Context, routes map[string]route, errs *
 // greet sends a heartbeat, and reads the broker's settings if it is the first one. A connection
 // that stays without an answer is dead.
 func (s *Source) greet(ctx context.Context, cn *conn) error {
-	call, cancel := context.WithTimeout(ctx, callTimeout)
+	call, cancel := context.WithTimeout(ctx, silence)
 	defer cancel()
 	if err := cn.heartbeat(call, s.id, s.membership()); err != nil {
-		if !refused(err) && ctx.Err() == nil {
-			cn.fail(err)
-		}
+		silent(ctx, cn, err)
 		return err
 	}
 	s.mu.Lock()
@@ -171,6 +172,13 @@ func (s *Source) greet(ctx context.Context, cn *conn) error {
 		s.log.Info("rocketmq: the broker does not let its settings be read; the retry window is computed from what is declared or usual", "broker", cn.addr, "error", err)
 	}
 	return s.learn(cn.addr, all)
+}
+
+// silent breaks a connection on which a call was not answered in time: the next ones would not be, either.
+func silent(ctx context.Context, cn *conn, err error) {
+	if err != nil && !refused(err) && ctx.Err() == nil {
+		cn.fail(err)
+	}
 }
 
 // learn takes over a broker's settings.
@@ -242,6 +250,7 @@ func (s *Source) share(ctx context.Context, topic string, r route, brokers map[s
 			call, cancel := context.WithTimeout(ctx, callTimeout)
 			members, err = cn.members(call, s.wireGroup)
 			cancel()
+			silent(ctx, cn, err)
 			break
 		}
 	}
@@ -273,6 +282,7 @@ func (s *Source) share(ctx context.Context, topic string, r route, brokers map[s
 			errs = append(errs, fmt.Errorf("rocketmq: queue %s: %w", of, errNoBroker))
 		default:
 			if err := s.acquire(ctx, of, cn); err != nil {
+				silent(ctx, cn, err)
 				errs = append(errs, fmt.Errorf("rocketmq: begin queue %s: %w", of, err))
 			}
 		}
@@ -331,12 +341,12 @@ func (s *Source) release(ctx context.Context, q *queue) {
 	if err := q.commit(ctx, false); err != nil && ctx.Err() == nil {
 		s.log.Warn("rocketmq: the position of a queue that goes to another member could not be committed; its messages come again there", "queue", q.name, "error", err)
 	}
-	s.drop1(q)
+	s.forget(q)
 }
 
 // lose ends the assignment of a queue whose connection broke, and has it begun anew.
 func (s *Source) lose(q *queue) {
-	s.drop1(q)
+	s.forget(q)
 	s.connected.Store(false)
 	select {
 	case s.moved <- struct{}{}:
@@ -348,12 +358,12 @@ func (s *Source) lose(q *queue) {
 func (s *Source) drop(topic string) {
 	for _, q := range s.assigned() {
 		if q.of.topic == topic {
-			s.drop1(q)
+			s.forget(q)
 		}
 	}
 }
 
-func (s *Source) drop1(q *queue) {
+func (s *Source) forget(q *queue) {
 	q.detach()
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,7 +20,16 @@ import (
 	"github.com/idemq/idemq/outbox"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The client library's producers and consumers, which some tests use to play other applications,
+// leave goroutines behind that sleep for up to ten seconds after their Shutdown, and one for ever.
+// No Source or Publisher starts any of them.
+func TestMain(m *testing.M) {
+	rocketmq.SetLogger(slog.New(slog.DiscardHandler))
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/apache/rocketmq-client-go/v2/primitive.WithRecover"),
+		goleak.IgnoreAnyFunction("github.com/patrickmn/go-cache.(*janitor).Run"),
+	)
+}
 
 // log collects what a source says.
 type log struct {
@@ -130,11 +139,19 @@ func (w world) publisher(t testing.TB) *rocketmq.Publisher {
 // publish sends bodies to w's topic, all under one key if it is not empty.
 func (w world) publish(t testing.TB, key string, bodies ...string) {
 	t.Helper()
-	ms := make([]outbox.Message, len(bodies))
-	for i, b := range bodies {
-		ms[i] = outbox.Message{ID: w.topic + b, Topic: w.topic, Key: key, Body: []byte(b)}
+	ms := w.messages(bodies...)
+	for i := range ms {
+		ms[i].Key = key
 	}
 	send(t, w.publisher(t), ms...)
+}
+
+func (w world) messages(bodies ...string) []outbox.Message {
+	ms := make([]outbox.Message, len(bodies))
+	for i, b := range bodies {
+		ms[i] = outbox.Message{ID: w.topic + b, Topic: w.topic, Body: []byte(b)}
+	}
+	return ms
 }
 
 func send(t testing.TB, p *rocketmq.Publisher, ms ...outbox.Message) {

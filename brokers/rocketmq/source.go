@@ -276,7 +276,7 @@ func (s *Source) Close(ctx context.Context) error {
 		if err := q.commit(ctx, false); err != nil {
 			errs = append(errs, err)
 		}
-		s.drop1(q)
+		s.forget(q)
 	}
 	s.fetchers.Wait()
 	s.leave(ctx)

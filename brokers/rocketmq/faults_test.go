@@ -1,0 +1,105 @@
+package rocketmq_test
+
+import (
+	"crypto/tls"
+	"testing"
+	"time"
+
+	"github.com/apache/rocketmq-client-go/v2/primitive"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idemq/idemq/brokers/rocketmq"
+	"github.com/idemq/idemq/internal/testenv"
+)
+
+// A stalled machine keeps its connections open and says nothing.
+func TestSilentBrokerIsTakenForLostUntilItSpeaksAgain(t *testing.T) {
+	t.Parallel()
+	server := testenv.StartRocketMQ(t)
+	w := ownWorld(t, server, 1)
+	s := w.source(t)
+	w.publish(t, "k", "a", "b")
+	ds := receive(t, s, 2)
+	ack(t, ds[0])
+	server.Broker.Pause()
+	select {
+	case <-ds[1].Lost:
+	case <-time.After(40 * time.Second):
+		require.Fail(t, "the session of a silent broker is still believed in")
+	}
+	require.False(t, s.Connected())
+	require.NoError(t, ds[1].Ack(t.Context()), "a no-op")
+	server.Broker.Resume()
+	seen := map[string]bool{}
+	for !seen["b"] {
+		for _, d := range receive(t, s, 1) {
+			seen[string(d.Body)] = true
+			ack(t, d)
+		}
+	}
+	require.Eventually(t, s.Connected, eventually, 20*time.Millisecond)
+}
+
+func TestCredentialsAreCheckedByTheBroker(t *testing.T) {
+	t.Parallel()
+	server := testenv.StartRocketMQ(t, "authenticationEnabled=true",
+		"authenticationProvider=org.apache.rocketmq.auth.authentication.provider.DefaultAuthenticationProvider",
+		"authenticationMetadataProvider=org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider",
+		`initAuthenticationUser={"username":"idemq","password":"secret-of-tests"}`,
+		`innerClientAuthenticationCredentials={"accessKey":"idemq","secretKey":"secret-of-tests"}`)
+	w := worldAt([]string{server.Addr}, server.BrokerAddr)
+	w.cluster.Credentials = primitive.Credentials{AccessKey: "idemq", SecretKey: "secret-of-tests"}
+	w.create(t, w.topic, 1)
+	w.publish(t, "", "a")
+	s := w.source(t)
+	d := receive(t, s, 1)[0]
+	require.NoError(t, d.Retry(t.Context(), time.Second, nil))
+	ack(t, receive(t, s, 1)...)
+
+	wrong := w
+	wrong.cluster.Credentials.SecretKey = "another"
+	_, err := wrong.source(t).Receive(within(t, eventually), 1)
+	require.ErrorContains(t, err, "refused with code 16: ")
+	p, err := rocketmq.NewPublisher(wrong.cluster, nil)
+	require.NoError(t, err)
+	defer p.Close()
+	begun := time.Now()
+	errs := publish(t, p, w.messages("b")...)
+	require.ErrorContains(t, errs[0], "refused with code 16: ")
+	require.Less(t, time.Since(begun), 5*time.Second, "waiting would not help")
+}
+
+// mqadmin resetOffsetByTime on a group whose members are running.
+func TestOperatorsResetOfThePositionIsFollowed(t *testing.T) {
+	w := newWorld(t, 1)
+	s := w.source(t)
+	w.publish(t, "k", "a", "b", "c")
+	ack(t, receive(t, s, 3)...)
+	require.Eventually(t, func() bool { return w.committed(t, w.topic, 0) == 3 }, eventually, 20*time.Millisecond)
+	require.NoError(t, rocketmq.ResetOffset(within(t, eventually), w.cluster, w.broker, w.group, w.topic, 0, 1))
+	w.publish(t, "", "d")
+	var got []string
+	for len(got) < 3 {
+		ds := receive(t, s, 1)
+		got = append(got, bodies(ds)...)
+		ack(t, ds...)
+	}
+	if got[0] == "d" { // it was on its way already
+		got = append(got[1:], bodies(receive(t, s, 1))...)
+	}
+	require.Equal(t, []string{"b", "c", "d"}, got)
+}
+
+// Brokers speak TLS by default, too, with a certificate that they made themselves.
+func TestTLSIsSpokenAndCertificatesAreChecked(t *testing.T) {
+	w := newWorld(t, 1)
+	secure := w
+	secure.cluster.TLS = &tls.Config{InsecureSkipVerify: true}
+	secure.publish(t, "", "a")
+	ack(t, receive(t, secure.source(t), 1)...)
+
+	secure.cluster.TLS = &tls.Config{}
+	_, err := secure.source(t).Receive(within(t, eventually), 1)
+	var unknown *tls.CertificateVerificationError
+	require.ErrorAs(t, err, &unknown, "waiting would not help")
+}
