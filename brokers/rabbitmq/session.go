@@ -142,7 +142,7 @@ func (s *Source) open(ctx context.Context) (_ *session, err error) {
 		if err := e.ch.Qos(prefetch, 0, false); err != nil {
 			return err
 		}
-		e.in, err = e.ch.Consume(s.queue, "", false, false, false, false, nil)
+		e.in, err = e.ch.Consume(s.queue, consumerTag, false, false, false, false, nil)
 		return err
 	})
 	if err != nil {
@@ -324,9 +324,16 @@ func (d *delivery) repeated() consumer.Delivery {
 // stop ends e without a word; what is unacknowledged goes back to the queue in its order.
 func (e *session) stop() { e.link.net.Close() }
 
-// goodbye closes the channel, behind whose answer every word said on it has been taken, and so
-// ends the session.
+// goodbye ends the session by closing the channel, behind whose answer every word said on it has
+// been taken. A quorum queue needs more: of many words the server's channel process keeps all but 32 to itself
+// until the queue has applied those, and loses them if it is closed before. Cancelling the
+// consumer waits for the queue.
 func (e *session) goodbye() {
-	_ = e.link.call(context.Background(), e.ch.Close) // else it is cut
+	_ = e.link.call(context.Background(), func() error { // else it is cut
+		return errors.Join(e.ch.Cancel(consumerTag, false), e.ch.Close())
+	})
 	e.stop()
 }
+
+// consumerTag names the one consumer of a session's channel.
+const consumerTag = "idemq"

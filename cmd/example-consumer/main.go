@@ -21,16 +21,21 @@
 //	go run ./cmd/example-consumer --broker kafka --store redis --produce 1000
 //	go run ./cmd/example-consumer --broker kafka --store redis
 //
-// The first runs the demonstration there, in topics of its own, which it deletes. The session timeout
-// of its consumers is 2 s, which the broker must allow (group.min.session.timeout.ms). The
-// second puts sample orders into a topic, making the topic where it is missing. The third is a
+// or the same with another broker, whose address is in a variable of its own:
+//
+//	--broker rabbitmq   IDEMQ_RABBITMQ_URL=amqp://guest:guest@localhost:5672/
+//	--broker rocketmq   IDEMQ_ROCKETMQ_NAMESRV=localhost:9876
+//
+// The first runs the demonstration there, in topics or queues of its own, which it deletes. On Kafka the session
+// timeout of its consumers is 2 s, which the broker must allow (group.min.session.timeout.ms). The
+// second puts sample orders into a topic, making the topic or queue where it is missing. The third is a
 // service: it consumes until SIGTERM or SIGINT, then drains and exits with 0; a second signal ends it at
 // once. For each order it prints one JSON line on stdout, which is all its handler does. Its log is on stderr.
 //
-//	--topic T         what to consume, and to produce to (default "orders")
-//	--group G         the consumer group (default "example-consumer")
+//	--topic T         the topic or queue to consume, and to produce to (default "orders")
+//	--group G         the consumer group (default "example-consumer"); RabbitMQ has none
 //	--listen A        address of the HTTP pages (default "localhost:8080")
-//	--concurrency N   handlers at once; orders of one customer are handled one after the other (default 16)
+//	--concurrency N   handlers at once; on Kafka orders of one customer are handled one after the other (default 16)
 //	--work D          how long the handler takes (default 0)
 //	--drain D         what running handlers get after the signal (default 25s)
 //

@@ -14,5 +14,6 @@ func TestMain(m *testing.M) {
 	if os.Getenv(commandVar) != "" || os.Getenv(childVar) != "" {
 		main()
 	}
-	goleak.VerifyTestMain(m)
+	// RocketMQ's client library starts this one when it is imported, for good.
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/patrickmn/go-cache.(*janitor).Run"))
 }
