@@ -108,13 +108,12 @@ func (r route) queues(topic string, perm int) (qs []queueOf) {
 // bareKey finds the numbers that brokers before 5.0 write as keys of an object, which is no JSON.
 var bareKey = regexp.MustCompile(`([{,])(\d+):`)
 
-// route looks a topic up, by its name on the wire. A topic that does not exist is errNoTopic.
+// route looks a topic up, by its name on the wire. A topic that the name server does not know is
+// errNoTopic: it does not exist, or the server was just started and brokers have not told it yet,
+// which they do each 30 s. So what is known of it stays known, see cachedRoute.
 func (c *client) route(ctx context.Context, topic string) (r route, err error) {
 	reply, err := c.ofNameServer(ctx, command{Code: askRoute, Fields: map[string]string{"topic": topic, "acceptStandardJsonOnly": "true"}})
 	if isCode(err, codeNoTopic) {
-		c.mu.Lock()
-		delete(c.routes, topic)
-		c.mu.Unlock()
 		return r, fmt.Errorf("topic %q: %w", topic, errNoTopic)
 	}
 	if err != nil {
@@ -130,17 +129,22 @@ func (c *client) route(ctx context.Context, topic string) (r route, err error) {
 	return r, nil
 }
 
-// cachedRoute is the last answer of route; with a miss it asks.
+// cachedRoute is the last route that was found; with a miss it asks.
 func (c *client) cachedRoute(ctx context.Context, topic string) (route, error) {
-	c.mu.Lock()
-	r, ok := c.routes[topic]
-	c.mu.Unlock()
-	if ok {
+	if r, ok := c.knownRoute(topic); ok {
 		return r, nil
 	}
 	return c.route(ctx, topic)
 }
 
+func (c *client) knownRoute(topic string) (r route, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r, ok = c.routes[topic]
+	return r, ok
+}
+
+// forgetRoute is for when a broker itself has said that the topic does not exist.
 func (c *client) forgetRoute(topic string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

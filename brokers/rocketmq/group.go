@@ -82,15 +82,17 @@ func (s *Source) balance(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// look asks for the routes of everything the group reads. While no name server answers, those
-// known before are good.
+// look asks for the routes of everything the group reads. While no name server answers, or one
+// was just started and knows none, those known before are good, until a broker says otherwise.
 func (s *Source) look(ctx context.Context, errs *[]error) map[string]route {
 	routes := make(map[string]route)
 	find := func(topic string) error {
 		r, err := s.client.route(ctx, topic)
 		if err != nil && !errors.Is(err, errNoTopic) {
 			*errs = append(*errs, err)
-			r, err = s.client.cachedRoute(ctx, topic)
+		}
+		if known, ok := s.client.knownRoute(topic); err != nil && ok {
+			r, err = known, nil
 		}
 		if err == nil {
 			routes[topic] = r

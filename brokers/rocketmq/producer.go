@@ -28,10 +28,13 @@ func (p *producer) send(ctx context.Context, m *outgoing) error {
 		if errors.Is(err, errNoTopic) && n > 1 {
 			return err
 		}
-		p.client.forgetRoute(m.topic)
+		if isCode(err, codeNoTopic) {
+			p.client.forgetRoute(m.topic)
+		}
 		if sleep(ctx, backoff(n)); ctx.Err() != nil {
 			return err
 		}
+		_, _ = p.client.route(ctx, m.topic) // where it cannot be told, the old one is tried again
 	}
 }
 

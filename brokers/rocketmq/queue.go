@@ -219,6 +219,11 @@ func (q *queue) fetch(ctx context.Context) {
 			q.cn.fail(err) // a pull that stays without an answer tells of a dead connection, too
 			s.lose(q)
 			return
+		case isCode(err, codeNoTopic):
+			s.client.forgetRoute(q.of.topic)
+			q.pause(ctx, backoff(3))
+			s.lose(q)
+			return
 		case err != nil && classify(err) == terminal:
 			s.fail(s.errorf("pull from %s: %w", q.name, err))
 			return
