@@ -249,16 +249,14 @@ func (s *Source) serve(ctx context.Context, e *session) error {
 // reason is what is known of a session's end. A queue that is deleted, or whose node goes away,
 // ends the consumer alone.
 func (e *session) reason() error {
-	select {
-	case err := <-e.closed:
-		if err != nil {
-			return err
+	for _, told := range [...]<-chan *amqp.Error{e.closed, e.broken} {
+		select {
+		case err := <-told:
+			if err != nil {
+				return err
+			}
+		default:
 		}
-	case err := <-e.broken:
-		if err != nil {
-			return err
-		}
-	default:
 	}
 	return errors.New("the server cancelled the consumer: its queue was deleted or moved")
 }

@@ -24,14 +24,22 @@ type RabbitServer struct {
 }
 
 // StartRabbitMQ starts a RabbitMQ node of the test's own on free ports. settings are lines of
-// rabbitmq.conf, such as "consumer_timeout = 2000".
+// rabbitmq.conf, such as "consumer_timeout = 2000", or, with a dash, arguments of the Erlang
+// machine, such as "-rabbit channel_tick_interval 200", for what that file has no words for.
 func StartRabbitMQ(tb testing.TB, settings ...string) *RabbitServer {
 	tb.Helper()
 	if _, err := os.Stat(rabbitScripts + "rabbitmq-server"); err != nil {
 		Missing(tb, "rabbitmq-server is not installed: scripts/services.sh start rabbitmq")
 	}
 	folder, port, mapper := tb.TempDir(), mustFreePort(tb), mustFreePort(tb)
-	config := strings.Join(settings, "\n") + "\n"
+	var config, args string
+	for _, line := range settings {
+		if strings.HasPrefix(line, "-") {
+			args += line + " "
+		} else {
+			config += line + "\n"
+		}
+	}
 	for name, text := range map[string]string{"rabbitmq.conf": config, "plugins": "[].\n"} {
 		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
 			tb.Fatalf("rabbitmq: its configuration: %v", err)
@@ -43,7 +51,7 @@ func StartRabbitMQ(tb testing.TB, settings ...string) *RabbitServer {
 		"HOME=" + folder, "ERL_EPMD_PORT=" + strconv.Itoa(mapper), "RUNNING_UNDER_SYSTEMD=1", // the script becomes the server
 		"RABBITMQ_NODENAME=idemq-" + p + "@localhost", "RABBITMQ_NODE_IP_ADDRESS=127.0.0.1", "RABBITMQ_NODE_PORT=" + p,
 		"RABBITMQ_DIST_PORT=" + strconv.Itoa(mustFreePort(tb)), "RABBITMQ_MNESIA_BASE=" + filepath.Join(folder, "data"),
-		"RABBITMQ_LOG_BASE=" + folder, "RABBITMQ_LOGS=-", "RABBITMQ_CONF_ENV_FILE=/dev/null",
+		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=" + args, "RABBITMQ_LOG_BASE=" + folder, "RABBITMQ_LOGS=-", "RABBITMQ_CONF_ENV_FILE=/dev/null",
 		"RABBITMQ_CONFIG_FILE=" + filepath.Join(folder, "rabbitmq.conf"), "RABBITMQ_ENABLED_PLUGINS_FILE=" + filepath.Join(folder, "plugins"),
 	}}
 	command := append(append([]string{"env"}, s.env...), rabbitScripts+"rabbitmq-server")
