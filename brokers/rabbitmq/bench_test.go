@@ -103,7 +103,7 @@ func consumeGuarded(b *testing.B, w world) {
 	store := redisstore.New(rdb, &redisstore.Options{Prefix: w.queue})
 	j := w.work(b, store, consumer.Policy{Backoff: delays[:1]}, nil, func(o *rabbitmq.SourceOptions) { o.Prefetch = benchPrefetch })
 	for j.Stats().Done < int64(b.N) {
-		time.Sleep(time.Millisecond)
+		<-time.After(time.Millisecond)
 	}
 	j.stop()
 }

@@ -31,7 +31,8 @@ type conns struct {
 
 type conn struct {
 	net.Conn
-	of *conns
+	of  *conns
+	out *writer
 }
 
 func (c *conns) dial(ctx context.Context, network, address string) (*conn, error) {
@@ -48,22 +49,18 @@ func (c *conns) dial(ctx context.Context, network, address string) (*conn, error
 	if c.open == nil {
 		c.open = make(map[*conn]struct{})
 	}
-	t := &conn{Conn: n, of: c}
+	t := &conn{Conn: n, of: c, out: newWriter(n)}
 	c.open[t] = struct{}{}
 	return t, nil
 }
 
-func (c *conn) Write(b []byte) (int, error) {
-	if err := c.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
-		return 0, err
-	}
-	return c.Conn.Write(b)
-}
+func (c *conn) Write(b []byte) (int, error) { return c.out.Write(b) }
 
 func (c *conn) Close() error {
 	c.of.mu.Lock()
 	delete(c.of.open, c)
 	c.of.mu.Unlock()
+	c.out.close(net.ErrClosed)
 	return c.Conn.Close()
 }
 

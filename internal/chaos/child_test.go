@@ -17,7 +17,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	_ "modernc.org/sqlite"
 
-	"github.com/idemq/idemq/brokers/kafka"
 	"github.com/idemq/idemq/consumer"
 	"github.com/idemq/idemq/dedup"
 	"github.com/idemq/idemq/dedup/redisstore"
@@ -38,6 +37,7 @@ func TestMain(m *testing.M) {
 
 // childSpec tells a consumer process what to do.
 type childSpec struct {
+	Broker                           string // its kind
 	Brokers                          []string
 	Redis, Topic, Group, App, Folder string
 	Name                             string // of the incarnation
@@ -83,7 +83,8 @@ func child(raw string) error {
 	if err != nil {
 		return err
 	}
-	source, err := kafka.NewSource(kafka.Cluster{Brokers: s.Brokers}, s.Group, []string{s.Topic}, &kafka.SourceOptions{SessionTimeout: s.Session, RebalanceTimeout: s.Session, Logger: logger})
+	k := kindOf(s.Broker)
+	source, err := k.open(&s, logger)
 	if err != nil {
 		return err
 	}
@@ -102,7 +103,7 @@ func child(raw string) error {
 		}
 		report("effect", m.ID, m.Epoch)
 		return fencedWrite(ctx, db, m)
-	}, &consumer.Options{Policy: consumer.Policy{Backoff: []time.Duration{20 * time.Millisecond}}})
+	}, &consumer.Options{Policy: consumer.Policy{Backoff: []time.Duration{k.backoff}}})
 	if err != nil {
 		return err
 	}

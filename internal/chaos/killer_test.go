@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/segmentio/kafka-go"
 	"github.com/stretchr/testify/require"
 )
 
@@ -13,20 +12,18 @@ import (
 // whose handler takes the whole process down, on every try. They are claimed together and so
 // die together; yet the healthy ones are done and the killer alone is dead-lettered, once.
 func TestMessageThatKillsItsProcessIsFoundAmongItsBatch(t *testing.T) {
-	c := newCluster(t, 1)
+	c := newCluster(t, kindOf("kafka"), 1, false)
 	c.spec.Work = 5 * time.Millisecond
 	c.spec.Killer = "killer"
-	var ms []kafka.Message
+	var ms []published
 	for i := range 51 {
 		id := fmt.Sprintf("m%d", i)
 		if i == 7 {
 			id = c.spec.Killer
 		}
-		ms = append(ms, kafka.Message{Value: []byte(id), Headers: []kafka.Header{{Key: "message-id", Value: []byte(id)}}})
+		ms = append(ms, published{id: id})
 	}
-	w := &kafka.Writer{Addr: c.client.Addr, Topic: c.spec.Topic, RequiredAcks: kafka.RequireAll, BatchTimeout: time.Millisecond}
-	require.NoError(t, w.WriteMessages(t.Context(), ms...))
-	require.NoError(t, w.Close())
+	c.broker.publish(t, ms)
 
 	deaths := 0
 	for done := false; !done; {
@@ -41,7 +38,7 @@ func TestMessageThatKillsItsProcessIsFoundAmongItsBatch(t *testing.T) {
 				c.end(0)
 				waiting = false
 			case <-time.After(100 * time.Millisecond):
-				left, err := c.lag()
+				left, err := c.broker.left()
 				if waiting = err != nil || left > 0; !waiting {
 					done = true
 				}
@@ -56,7 +53,7 @@ func TestMessageThatKillsItsProcessIsFoundAmongItsBatch(t *testing.T) {
 	h := c.history()
 	var again []string
 	for _, m := range ms {
-		id := string(m.Value)
+		id := m.id
 		if id == c.spec.Killer {
 			require.Empty(t, h.effects[id])
 			require.LessOrEqual(t, len(h.runs[id]), 5)
@@ -69,6 +66,8 @@ func TestMessageThatKillsItsProcessIsFoundAmongItsBatch(t *testing.T) {
 		}
 	}
 	require.LessOrEqual(t, len(again), 1, "done twice: %v", again)
-	require.EqualValues(t, 1, c.deadLetters())
+	dead, err := c.broker.deadLetters()
+	require.NoError(t, err)
+	require.EqualValues(t, 1, dead)
 	t.Logf("%d deaths, %d runs of the killer, 50 healthy messages done, again within the window: %v", deaths, len(h.runs[c.spec.Killer]), again)
 }

@@ -24,7 +24,11 @@ import (
 	"github.com/idemq/idemq/internal/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, // but for what RocketMQ's client library leaves behind after its Shutdown, and begins when it is imported
+		goleak.IgnoreAnyFunction("github.com/apache/rocketmq-client-go/v2/primitive.WithRecover"),
+		goleak.IgnoreTopFunction("github.com/patrickmn/go-cache.(*janitor).Run"))
+}
 
 var quiet = slog.New(slog.DiscardHandler)
 
