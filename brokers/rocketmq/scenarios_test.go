@@ -64,7 +64,7 @@ func (r *runs) of(body string) (begun, done int) {
 // consume runs a consumer until the returned function is called.
 func consume(t *testing.T, s *rocketmq.Source, store dedup.Store, h consumer.Handler, p consumer.Policy) (*consumer.Consumer, func()) {
 	t.Helper()
-	g, err := dedup.New("app", store, nil)
+	g, err := dedup.New("app", store, &dedup.Options{Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	c, err := consumer.New(s, g, h, &consumer.Options{Policy: p, DrainTimeout: 15 * time.Second})
 	require.NoError(t, err)
