@@ -3,6 +3,7 @@ package rabbitmq
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -48,9 +49,14 @@ func (p *producer) send(ctx context.Context, ms []publishing, errs []error) erro
 	for i := range ms {
 		open[i] = i
 	}
+	dials := 0
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		l, err := p.get(ctx)
 		if err != nil {
+			// A connection may break while it is being made, as it may at any other time.
+			if dials++; dials < maxDials && mayHelp(err) && sleep(ctx, pause) {
+				continue
+			}
 			if len(open) == len(ms) {
 				return err
 			}
@@ -74,6 +80,14 @@ func (p *producer) send(ctx context.Context, ms []publishing, errs []error) erro
 			return nil
 		}
 	}
+}
+
+// maxDials is how often one call tries to connect. Who called can wait for longer as it likes.
+const maxDials = 3
+
+// mayHelp reports whether connecting again at once may help.
+func mayHelp(err error) bool {
+	return !errors.Is(err, ErrClosed) && !errors.Is(err, errBlocked) && classify(err) != terminal
 }
 
 // oneByOne finds out which of those that open names makes the server close the channel, and so

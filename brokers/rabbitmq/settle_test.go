@@ -156,8 +156,10 @@ func TestHeadersThatTheServerMakesAreNotPublishedAgain(t *testing.T) {
 func TestTimeToLiveDoesNotSurviveOntoCopies(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.publishRaw(t, amqp.Publishing{MessageId: "m", Expiration: "100", Body: []byte("x")})
+	w.publishRaw(t, numbers(0, 1)...)
 	s := w.source(t)
+	ack(t, receive(t, s, 1)...) // connected: the next one must not have expired before
+	w.publishRaw(t, amqp.Publishing{MessageId: "m", Expiration: "400", Body: []byte("x")})
 	d := receive(t, s, 1)[0]
 	asked := time.Now()
 	require.NoError(t, d.Retry(t.Context(), 600*time.Millisecond, nil))
@@ -165,7 +167,7 @@ func TestTimeToLiveDoesNotSurviveOntoCopies(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(asked), 590*time.Millisecond)
 	require.NoError(t, d.DeadLetter(t.Context(), 1, nil))
 	ack(t, d)
-	nothing(t, s, 300*time.Millisecond)
+	nothing(t, s, 600*time.Millisecond)
 	dead := w.look(t, w.queue+".dead")
 	require.Len(t, dead, 1)
 	require.Empty(t, dead[0].Expiration)
