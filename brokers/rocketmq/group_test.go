@@ -177,22 +177,22 @@ func TestKilledMembersMessagesGoToTheOthers(t *testing.T) {
 
 func TestMissingTopicIsLoggedByNameAndConsumedOnceItIsThere(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 1)
-	var l log
-	missing := w.topic + "-later"
 	for name, latest := range map[string]bool{"from the beginning": false, "from latest": true} {
 		t.Run(name, func(t *testing.T) {
-			s := w.sourceOf(t, w.group+strconv.FormatBool(latest), []string{w.topic, missing + strconv.FormatBool(latest)}, func(o *rocketmq.SourceOptions) {
+			w := newWorld(t, 1)
+			var l log
+			missing := w.topic + "-later"
+			s := w.sourceOf(t, w.group, []string{w.topic, missing}, func(o *rocketmq.SourceOptions) {
 				o.Logger = l.logger()
 				o.FromLatest = latest
 			})
 			nothing(t, s, 500*time.Millisecond)
 			require.Contains(t, l.String(), `msg="rocketmq: the topic does not exist; it is consumed once it is created"`)
-			require.Contains(t, l.String(), "topic="+missing+strconv.FormatBool(latest))
+			require.Contains(t, l.String(), "topic="+missing)
 			w.publish(t, "", "meanwhile")
 			ack(t, receive(t, s, 1)...)
 			other := w
-			other.topic = missing + strconv.FormatBool(latest)
+			other.topic = missing
 			w.create(t, other.topic, 2)
 			other.publish(t, "", "first")
 			require.Equal(t, []string{"first"}, bodies(receive(t, s, 1)))
