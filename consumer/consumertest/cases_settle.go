@@ -78,7 +78,8 @@ var settleCases = []testCase{
 		m := e.open()
 		m.publish(n, "one")
 		var settling sync.WaitGroup
-		errs := make(chan error, 2*n)
+		var mu sync.Mutex
+		var errs []error
 		bounced, acked := make(map[int]bool), make(map[int]bool)
 		for len(acked) < n {
 			for _, g := range m.receive(50) {
@@ -90,15 +91,15 @@ var settleCases = []testCase{
 					acked[g.number] = true
 				}
 				settling.Go(func() {
-					errs <- e.patient(func(ctx context.Context) error { return w.say(ctx, g) })
+					err := e.patient(func(ctx context.Context) error { return w.say(ctx, g) })
+					mu.Lock()
+					defer mu.Unlock()
+					errs = append(errs, err)
 				})
 			}
 		}
 		settling.Wait()
-		close(errs)
-		for err := range errs {
-			require.NoError(e, err)
-		}
+		require.NoError(e, errors.Join(errs...))
 		m.reopen().nothingElse("one")
 	}},
 }
