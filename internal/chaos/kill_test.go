@@ -20,10 +20,9 @@ func TestKilledAndStoppedConsumersLoseNothing(t *testing.T) {
 			c := newCluster(t, k, topicPartitions, k.own != nil)
 			rng := rand.New(rand.NewPCG(1, uint64(time.Now().UnixNano())))
 			all := draw(rng, k.messages)
-			c.broker.publish(t, all)
 			begun := time.Now()
 			c.startAll()
-			c.harm(rng, kills)
+			c.harm(rng, kills, all)
 			left, err := c.broker.left()
 			require.NoError(t, err)
 			require.NotZero(t, left, "all messages were done before the last kill: the test is too slow, or has too little work")
@@ -50,13 +49,14 @@ func draw(rng *rand.Rand, n int) (all []published) {
 	return all
 }
 
-// harm kills processes one after the other, stops one of them past its lease, and restarts the
-// server where there is one to restart.
-func (c *cluster) harm(rng *rand.Rand, kills int) {
+// harm sends all, by and by, so that there is work before every kill; kills processes one after
+// the other, stops one of them past its lease, and restarts the server where there is one to restart.
+func (c *cluster) harm(rng *rand.Rand, kills int, all []published) {
 	// A kill must come later than what the one before holds up is over, so that no record meets
 	// two of them; when exactly is chance.
 	pause := func() { <-time.After(c.kind.gap + time.Duration(rng.IntN(1000))*time.Millisecond) }
 	for n := range kills {
+		c.broker.publish(c.t, all[n*len(all)/kills:(n+1)*len(all)/kills])
 		pause()
 		i := rng.IntN(len(c.ps))
 		if n == kills/3 {
