@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"sync"
+	"time"
 )
 
 // director answers the reports of one subject's children, keeps the ledger and decides who is killed.
@@ -23,6 +24,7 @@ type director struct {
 	due    map[string]point // kills to come
 	victim map[int]string   // by child: whose kill is being placed
 	dead   map[int]bool     // by child: killed
+	heard  time.Time        // when a child last said something
 }
 
 func newDirector(s *schedule, kill func(child int, order string, p point)) *director {
@@ -73,6 +75,7 @@ func (d *director) take(ctx context.Context, r report) (do string, ok bool) {
 	if d.gone(ctx, r.Child) || len(r.Orders) == 0 {
 		return "", false
 	}
+	d.heard = time.Now()
 	switch order := r.Orders[0]; r.Kind {
 	case received:
 		d.ledger.receive(len(r.Orders))
@@ -89,6 +92,13 @@ func (d *director) take(ctx context.Context, r report) (do string, ok bool) {
 		return goOn, d.ack(r, order)
 	}
 	return goOn, true
+}
+
+// silent is for how long no child has said anything.
+func (d *director) silent() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return time.Since(d.heard)
 }
 
 func (d *director) gone(ctx context.Context, child int) bool {
