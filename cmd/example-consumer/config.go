@@ -40,7 +40,7 @@ func parse(args []string, env func(string) string, stderr io.Writer) (*config, e
 	f.BoolVar(&c.verbose, "verbose", false, "show what the children log")
 	broker := f.String("broker", "", "a real broker: "+strings.Join(kindNames(), ", ")+"; default: embedded")
 	store := f.String("store", "", "a real store: redis (address in "+redisVar+"); default: embedded")
-	demo := f.Bool("demo", false, "with --broker and --store: run the demonstration there instead of the service")
+	serve := f.Bool("serve", false, "with --broker and --store: be a service there instead of running the demonstration")
 	f.StringVar(&c.topic, "topic", "orders", "topic, or queue, of the service and of --produce")
 	f.StringVar(&c.group, "group", "example-consumer", "consumer group of the service; RabbitMQ has none")
 	f.StringVar(&c.listen, "listen", "localhost:8080", "address of /metrics, /healthz and /readyz")
@@ -60,7 +60,7 @@ func parse(args []string, env func(string) string, stderr io.Writer) (*config, e
 	if err := c.locate(*broker, *store, env); err != nil {
 		return nil, err
 	}
-	c.service = c.servers.Kind != "" && !*demo
+	c.service = *serve || c.produce > 0
 	return c, c.check()
 }
 
@@ -101,8 +101,8 @@ func (c *config) check() error {
 		return fmt.Errorf("--orders %d is below %d, too few for a failure and a kill of each kind", c.orders, minOrders)
 	case c.produce < 0:
 		return fmt.Errorf("--produce %d is negative", c.produce)
-	case c.produce > 0 && !c.service:
-		return errors.New("--produce needs --broker and --store, and no --demo")
+	case c.service && c.servers.Kind == "":
+		return errors.New("--serve and --produce need --broker and --store")
 	case c.work < 0 || c.drain < 0:
 		return fmt.Errorf("--work %v or --drain %v is negative", c.work, c.drain)
 	}

@@ -25,7 +25,7 @@ func TestCommandLineErrorsSayWhatThereIs(t *testing.T) {
 		{"no node", []string{"--broker", "rabbitmq", "--store", "redis"}, both, "--broker rabbitmq: IDEMQ_RABBITMQ_URL is not set; set it to amqp://user:password@host:port/ of a node, several with commas"},
 		{"no redis", []string{"--broker", "kafka", "--store", "redis"}, map[string]string{brokersVar: "k:9092"}, "--store redis: IDEMQ_REDIS_ADDR is not set; set it to host:port"},
 		{"too few orders", []string{"--orders", "19"}, nil, "--orders 19 is below 20, too few for a failure and a kill of each kind"},
-		{"produce to nowhere", []string{"--produce", "3"}, nil, "--produce needs --broker and --store, and no --demo"},
+		{"produce to nowhere", []string{"--produce", "3"}, nil, "--serve and --produce need --broker and --store"},
 		{"negative work", []string{"--work", "-1s"}, nil, "--work -1s or --drain 25s is negative"},
 		{"argument", []string{"demo"}, nil, `unexpected argument "demo"; there are only flags, see --help`},
 	} {
@@ -38,12 +38,12 @@ func TestCommandLineErrorsSayWhatThereIs(t *testing.T) {
 
 func TestServersComeFromTheEnvironment(t *testing.T) {
 	env := func(k string) string { return map[string]string{"IDEMQ_KAFKA_BROKERS": "a:1,b:2", redisVar: "r:3"}[k] }
-	c, err := parse([]string{"--broker", "kafka", "--store", "redis"}, env, &bytes.Buffer{})
+	c, err := parse([]string{"--broker", "kafka", "--store", "redis", "--serve"}, env, &bytes.Buffer{})
 	require.NoError(t, err)
 	require.Equal(t, servers{Kind: "kafka", Brokers: []string{"a:1", "b:2"}, Redis: "r:3"}, c.servers)
 	require.True(t, c.service)
 
-	c, err = parse([]string{"--broker", "kafka", "--store", "redis", "--demo"}, env, &bytes.Buffer{})
+	c, err = parse([]string{"--broker", "kafka", "--store", "redis"}, env, &bytes.Buffer{})
 	require.NoError(t, err)
 	require.False(t, c.service)
 

@@ -88,7 +88,7 @@ func TestDemonstrationOnRealServers(t *testing.T) {
 		t.Run(kind.name, func(t *testing.T) {
 			at := realServers(t, kind.name)
 			env := map[string]string{kind.variable: strings.Join(at.Brokers, ","), redisVar: at.Redis}
-			columns, progress := demonstrate(t, env, "--broker", kind.name, "--store", "redis", "--demo", "--orders", "100", "--seed", "4")
+			columns, progress := demonstrate(t, env, "--broker", kind.name, "--store", "redis", "--orders", "100", "--seed", "4")
 			requireDemonstrated(t, columns, progress, 2)
 		})
 	}

@@ -17,9 +17,9 @@
 // # Real servers
 //
 //	export IDEMQ_KAFKA_BROKERS=localhost:9092 IDEMQ_REDIS_ADDR=localhost:6379
-//	go run ./cmd/example-consumer --broker kafka --store redis --demo
-//	go run ./cmd/example-consumer --broker kafka --store redis --produce 1000
 //	go run ./cmd/example-consumer --broker kafka --store redis
+//	go run ./cmd/example-consumer --broker kafka --store redis --produce 1000
+//	go run ./cmd/example-consumer --broker kafka --store redis --serve
 //
 // or the same with another broker, whose address is in a variable of its own:
 //

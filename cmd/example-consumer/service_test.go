@@ -43,7 +43,7 @@ type process struct {
 func command(t *testing.T, at servers, args ...string) *exec.Cmd {
 	self, err := os.Executable()
 	require.NoError(t, err)
-	cmd := exec.Command(self, append([]string{"--broker", at.Kind, "--store", "redis"}, args...)...)
+	cmd := exec.Command(self, append([]string{"--broker", at.Kind, "--store", "redis", "--serve"}, args...)...)
 	kind, err := kindOf(at.Kind)
 	require.NoError(t, err)
 	cmd.Env = append(os.Environ(), commandVar+"=1", kind.variable+"="+strings.Join(at.Brokers, ","), redisVar+"="+at.Redis)
