@@ -25,7 +25,7 @@ func TestKilledAndStoppedConsumersLoseNothing(t *testing.T) {
 			c.harm(rng, kills, all)
 			left, err := c.broker.left()
 			require.NoError(t, err)
-			require.NotZero(t, left, "all messages were done before the last kill: the test is too slow, or has too little work")
+			require.NotZero(t, left, "all messages were done before the last kill")
 			t.Logf("%v: the last kill, with %d messages left", time.Since(begun).Round(time.Second), left)
 			c.finish()
 			t.Logf("%v: everything is done", time.Since(begun).Round(time.Second))
@@ -56,7 +56,9 @@ func (c *cluster) harm(rng *rand.Rand, kills int, all []published) {
 	// two of them; when exactly is chance.
 	pause := func() { <-time.After(c.kind.gap + time.Duration(rng.IntN(1000))*time.Millisecond) }
 	for n := range kills {
-		c.broker.publish(c.t, all[n*len(all)/kills:(n+1)*len(all)/kills])
+		part := all[n*len(all)/kills : (n+1)*len(all)/kills]
+		last := len(part) - min(200, len(part)/4) // of these, some are under way when the kill comes, however quick the machine
+		c.broker.publish(c.t, part[:last])
 		pause()
 		i := rng.IntN(len(c.ps))
 		if n == kills/3 {
@@ -67,6 +69,8 @@ func (c *cluster) harm(rng *rand.Rand, kills int, all []published) {
 			c.broker.restart()
 			pause()
 		}
+		c.broker.publish(c.t, part[last:])
+		<-time.After(time.Duration(rng.IntN(300)) * time.Millisecond)
 		c.kill(i)
 		c.start(i)
 	}
