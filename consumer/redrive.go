@@ -23,9 +23,9 @@ const redriveIdle = 5 * time.Second
 // ends, or at the first message that cannot be sent. It closes deadLetters.
 //
 // n is how many were sent. Redriving a dead letter twice does no harm: both copies carry one
-// number, and only one of them runs. Other messages are passed over only as far as the source
-// lets deliveries be unsettled (Kafka: SourceOptions.MaxInFlight, RabbitMQ: Prefetch); raise that
-// above the number of dead letters to look through all of them.
+// number, and only one of them runs. A message that is dead-lettered anew meanwhile is held like
+// those that do not match. All that are held count as unsettled: raise the source's limit
+// (SourceOptions.MaxInFlight, on RabbitMQ Prefetch) above the number of dead letters to look through all of them.
 func Redrive(ctx context.Context, deadLetters Source, to Redriver, match func(*Message) bool) (n int, err error) {
 	switch {
 	case deadLetters == nil:
@@ -33,7 +33,7 @@ func Redrive(ctx context.Context, deadLetters Source, to Redriver, match func(*M
 	case to == nil:
 		return 0, errors.New("consumer: Redrive: the Redriver is nil; pass a Publisher of the broker package")
 	}
-	r := redrive{source: deadLetters, to: to, match: match}
+	r := redrive{source: deadLetters, to: to, match: match, sent: make(map[sentBack]int)}
 	err = r.run(ctx)
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
@@ -53,8 +53,11 @@ type redrive struct {
 	to     Redriver
 	match  func(*Message) bool
 	others []Delivery
+	sent   map[sentBack]int // under which number
 	n      int
 }
+
+type sentBack struct{ origin, id string }
 
 func (r *redrive) run(ctx context.Context) error {
 	if _, err := r.source.Plan(Policy{}); err != nil {
@@ -88,7 +91,11 @@ func (r *redrive) run(ctx context.Context) error {
 
 // one sends d back, or holds it.
 func (r *redrive) one(ctx context.Context, d Delivery) error {
-	if !d.Identify(DefaultRules(), d.Made) || r.match != nil && !r.match(d.Message) {
+	named := d.Identify(DefaultRules(), d.Made)
+	k := sentBack{d.Headers[OriginHeader], d.ID}
+	number, before := r.sent[k]
+	failedAgain := before && d.Redrive > number
+	if !named || failedAgain || r.match != nil && !r.match(d.Message) {
 		r.others = append(r.others, d)
 		return nil
 	}
@@ -97,6 +104,7 @@ func (r *redrive) one(ctx context.Context, d Delivery) error {
 		return fmt.Errorf("consumer: redrive: %w", err)
 	}
 	r.n++
+	r.sent[k] = d.Redrive
 	if err := d.Ack(ctx); err != nil {
 		return fmt.Errorf("consumer: redrive: %q was sent, but its dead letter stays: %w", short(d.ID), err)
 	}

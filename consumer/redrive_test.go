@@ -81,6 +81,29 @@ func TestRedriveTwiceRunsOnce(t *testing.T) {
 	})
 }
 
+// again is a Redriver whose consumer gives each message up at once: its dead letter is back before the redrive is over.
+type again struct{ graves *consumertest.Broker }
+
+func (a again) Redrive(_ context.Context, m *consumer.Message) error {
+	dead := *m
+	dead.Headers = m.DeadLetterHeaders(m.Redrive+1, errBoom)
+	dead.Headers[consumer.OriginHeader] = m.Headers[consumer.OriginHeader]
+	a.graves.Publish(dead)
+	return nil
+}
+
+func TestRedrivePassesOverWhatFailsAgainMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		graves := grave(t, consumertest.NewBroker(), message("poison", ""))
+		n, err := consumer.Redrive(t.Context(), graves, again{graves}, nil)
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		n, err = consumer.Redrive(t.Context(), graves, again{graves}, nil)
+		require.NoError(t, err)
+		require.Equal(t, 1, n, "it was kept for the next one")
+	})
+}
+
 func TestRedriveThatCannotSendLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		orders := consumertest.NewBroker()

@@ -66,5 +66,9 @@
 // waits in memory between its attempts; a wait beyond consumer_timeout gives it, and all behind it, back. Without it, retries
 // overtake nobody and are overtaken.
 //
+// A source of a dead letter queue, for consumer.Redrive, is one of a queue like any other and declares wait
+// and dead letter queues for it. Where they are not wanted: &SourceOptions{Exclusive: true, DeadLetterQueue: queue}
+// declares none, since it waits in memory and gives nothing up.
+//
 // A process holds at most Prefetch messages. Headers of a message and its copy must fit into one frame (128 KiB).
 package rabbitmq

@@ -46,9 +46,9 @@ func kinds() []kind {
 		{name: "kafka", start: startKafka, open: openKafka, ordered: true,
 			messages: 50_000, work: 12 * time.Millisecond, backoff: 20 * time.Millisecond, gap: 2*timeouts + 500*time.Millisecond},
 		{name: "rabbitmq", start: startRabbitMQ, own: startOwnRabbitMQ, open: openRabbitMQ,
-			messages: 7_000, work: 250 * time.Millisecond, backoff: rabbitDelays[0], gap: timeouts + 500*time.Millisecond, later: rabbitDelays[1] + time.Second},
+			messages: 6_500, work: 250 * time.Millisecond, backoff: rabbitDelays[0], gap: timeouts + 500*time.Millisecond, later: rabbitDelays[1] + time.Second},
 		{name: "rocketmq", start: startRocketMQ, own: startOwnRocketMQ, open: openRocketMQ,
-			messages: 7_500, work: 250 * time.Millisecond, backoff: time.Second, gap: timeouts + 500*time.Millisecond, later: 3 * time.Second},
+			messages: 6_500, work: 250 * time.Millisecond, backoff: time.Second, gap: timeouts + 500*time.Millisecond, later: 3 * time.Second},
 	}
 }
 
