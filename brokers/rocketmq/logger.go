@@ -10,7 +10,8 @@ import (
 )
 
 // SetLogger routes the client library's log, which is one per process and floods by default, to l.
-// A Source or Publisher never touches it: they log by options of their own.
+// A Source or Publisher never touches it: they log by options of their own. Call it before any
+// client of the library is begun, which reads it without a lock.
 func SetLogger(l *slog.Logger) { rlog.SetLogger(clientLog{l}) }
 
 type clientLog struct{ to *slog.Logger }

@@ -146,7 +146,6 @@ func rocketHome(t *testing.T, topic string) home {
 		require.NoError(t, admin.Delete(ctx, topic, topic+"-retry", topic+"-dead"))
 		require.NoError(t, admin.DeleteGroups(ctx, topic, topic+"-graves"))
 	})
-	rocketmq.SetLogger(quiet)
 	send := func(t *testing.T, properties map[string]string, body []byte) {
 		p, err := rocketclient.NewProducer(producer.WithNsResolver(primitive.NewPassthroughResolver(c.NameServers)), producer.WithInstanceName(topic))
 		require.NoError(t, err)

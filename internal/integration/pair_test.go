@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/idemq/idemq/brokers/kafka"
+	"github.com/idemq/idemq/brokers/rocketmq"
 	"github.com/idemq/idemq/consumer"
 	"github.com/idemq/idemq/dedup"
 	"github.com/idemq/idemq/dedup/redisstore"
@@ -25,6 +26,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	rocketmq.SetLogger(quiet)
 	goleak.VerifyTestMain(m, // but for what RocketMQ's client library leaves behind after its Shutdown, and begins when it is imported
 		goleak.IgnoreAnyFunction("github.com/apache/rocketmq-client-go/v2/primitive.WithRecover"),
 		goleak.IgnoreTopFunction("github.com/patrickmn/go-cache.(*janitor).Run"))
