@@ -1,8 +1,10 @@
 package rabbitmq_test
 
 import (
+	"context"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -37,5 +39,56 @@ func TestCloseRightAfterManyAcksLosesNone(t *testing.T) {
 		}
 		require.NoError(t, s.Close(within(t, eventually)))
 		require.Zero(t, len(w.look(t, w.queue)), "acknowledged messages come again")
+	}
+}
+
+// Another consumer stands by. It must not be given what comes later while the first is still
+// closing, and holds what comes first.
+func TestExclusiveQueueKeepsItsOrderWhenItsConsumerCloses(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(top *rabbitmq.Topology) { top.Exclusive = true })
+	exclusive := func(o *rabbitmq.SourceOptions) { o.Exclusive, o.Prefetch = true, 8 }
+	const n = 200
+	w.publishRaw(t, numbers(0, n)...)
+	var got []string
+	s := w.source(t, exclusive)
+	for len(got) < n {
+		next := w.source(t, exclusive)
+		standing := make(chan error, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		first := make(chan []consumer.Delivery, 1)
+		ds := receive(t, s, 1)
+		go func() {
+			ds, err := next.Receive(ctx, 1)
+			first <- ds
+			standing <- err
+		}()
+		require.Eventually(t, next.Connected, eventually, 5*time.Millisecond)
+		for range 10 { // one after the other, as a lane is handled
+			got = append(got, ds[0].ID)
+			ack(t, ds[0])
+			if ds = ds[1:]; len(ds) == 0 && len(got) < n {
+				ds = receive(t, s, 1)
+			} else if len(got) == n {
+				break
+			}
+		}
+		closeSource(t, s)
+		if len(got) == n {
+			cancel()
+			<-first
+			<-standing
+			break
+		}
+		ds = <-first
+		require.NoError(t, <-standing)
+		cancel()
+		require.Equal(t, "id-"+strconv.Itoa(len(got)), ds[0].ID, "the next one is the first that was not acknowledged")
+		got = append(got, ds[0].ID)
+		ack(t, ds[0])
+		s = next
+	}
+	for i, id := range got {
+		require.Equal(t, "id-"+strconv.Itoa(i), id)
 	}
 }

@@ -2,6 +2,7 @@ package rabbitmq
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"strconv"
@@ -186,14 +187,23 @@ func checkLengths(p *publishing, frame int) error {
 			return fmt.Errorf("the name of header %s… has %d bytes; the protocol allows %d", hex.EncodeToString([]byte(name[:8])), len(name), maxName)
 		}
 	}
-	if size := tableSize(p.Headers); frame > 0 && size > frame-frameRest {
-		return fmt.Errorf("its headers take %d bytes; the server takes %d", size, frame-frameRest)
+	if size, room := tableSize(p.Headers), frame-restSize(p); frame > 0 && size > room {
+		return fmt.Errorf("%w: its headers take %d bytes; the server takes %d (frame_max)", errTooLarge, size, room)
 	}
 	return nil
 }
 
-// frameRest is what of a header frame the other properties may take.
-const frameRest = 4096
+var errTooLarge = errors.New("too large")
+
+// restSize is what of a header frame everything but the headers takes, or a little more.
+func restSize(p *publishing) int {
+	const fixed = 64 // frame, class, size, flags, numbers and the time
+	n := fixed
+	for _, s := range [...]string{p.MessageId, p.CorrelationId, p.ContentType, p.ContentEncoding, p.ReplyTo, p.Type, p.AppId, p.UserId, p.Expiration} {
+		n += 1 + len(s)
+	}
+	return n
+}
 
 // tableSize is about what t takes on the wire.
 func tableSize(t amqp.Table) int {

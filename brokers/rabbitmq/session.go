@@ -327,9 +327,14 @@ func (e *session) stop() { e.link.net.Close() }
 // goodbye ends the session by closing the channel, behind whose answer every word said on it has
 // been taken. A quorum queue needs more: of many words the server's channel process keeps all but 32 to itself
 // until the queue has applied those, and loses them if it is closed before. Cancelling the
-// consumer waits for the queue.
+// consumer waits for the queue. But it makes another consumer the active one, which would get what
+// comes later while this session still holds what comes first: where there is an order, no more than
+// one message at a time is acknowledged, and only the channel is closed.
 func (e *session) goodbye() {
 	_ = e.link.call(context.Background(), func() error { // else it is cut
+		if e.src.opt.Exclusive {
+			return e.ch.Close()
+		}
 		return errors.Join(e.ch.Cancel(consumerTag, false), e.ch.Close())
 	})
 	e.stop()

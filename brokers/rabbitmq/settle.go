@@ -81,7 +81,13 @@ func (d *delivery) Retry(ctx context.Context, after time.Duration, cause error) 
 		s.redeliver(d, time.Now().Add(after))
 		return nil
 	}
-	if err := s.postpone(ctx, d.raw.(amqp.Delivery), after); err != nil {
+	switch err := s.postpone(ctx, d.raw.(amqp.Delivery), after); {
+	case errors.Is(err, errTooLarge): // with what a copy adds; so it waits where it is
+		s.log.Warn("rabbitmq: a message is too large to be copied into a wait queue; it waits in memory", "error", err)
+		d.word.Store(said)
+		s.redeliver(d, time.Now().Add(after))
+		return nil
+	case err != nil:
 		d.word.Store(unsaid)
 		return err
 	}
@@ -99,7 +105,12 @@ func (d *delivery) DeadLetter(ctx context.Context, redrive int, cause error) err
 	for name, value := range m.DeadLetterHeaders(redrive, cause) {
 		p.Headers[name] = value
 	}
-	if err := s.publish(ctx, p, s.deadQueue()); err != nil {
+	err := s.publish(ctx, p, s.deadQueue())
+	if errors.Is(err, errTooLarge) { // where there is no room for a long cause, it goes without
+		delete(p.Headers, consumer.CauseHeader)
+		err = s.publish(ctx, p, s.deadQueue())
+	}
+	if err != nil {
 		return fmt.Errorf("rabbitmq: dead-letter a message of %s to %s: %w", s.queue, s.opt.DeadLetterQueue, err)
 	}
 	return nil

@@ -2,6 +2,7 @@ package rabbitmq_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -87,6 +88,29 @@ func everyType() amqp.Table {
 		"int16": int16(-300), "uint16": uint16(60000), "int32": int32(-70000), "uint32": uint32(4000000000), "int64": int64(-1 << 40),
 		"float32": float32(1.5), "float64": 2.25, "decimal": amqp.Decimal{Scale: 2, Value: 314}, "bool": true, "string": "text\x00\xff",
 		"array": []any{"x", int32(1), amqp.Table{"deep": int64(7)}}, "table": amqp.Table{"k": []any{nil, false}},
+	}
+}
+
+// The headers of a message fit into one frame, but not with a long cause beside them.
+func TestMessageThatFillsAFrameIsRetriedAndDeadLetteredAllTheSame(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for name, size := range map[string]int{"room for all but the cause": 130_300, "no room for where a retry came from": 130_900} {
+		w.publishRaw(t, amqp.Publishing{MessageId: name, Headers: amqp.Table{"h": strings.Repeat("x", size)}, Body: []byte("b")})
+		s := w.source(t)
+		d := receive(t, s, 1)[0]
+		require.NoError(t, d.Retry(t.Context(), delays[0], errors.New("busy")), name)
+		d = receive(t, s, 1)[0]
+		require.Len(t, d.Headers["h"], size, name)
+		if size < 130_500 {
+			require.NoError(t, d.DeadLetter(t.Context(), 1, errors.New(strings.Repeat("why ", 200))))
+			dead := w.look(t, w.queue+".dead")
+			require.Len(t, dead, 1)
+			require.Len(t, dead[0].Headers["h"], size)
+			require.Equal(t, "1", dead[0].Headers[consumer.RedriveHeader])
+		}
+		ack(t, d)
+		closeSource(t, s)
 	}
 }
 

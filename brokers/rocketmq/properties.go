@@ -161,8 +161,10 @@ func copyOf(raw *primitive.MessageExt, topic string, headers map[string]string, 
 			props[name] = v
 		}
 	}
+	// Under this property and no other: to a message without it brokers add one of their own making,
+	// which would outrank whatever else the name stood in.
 	if props[primitive.PropertyUniqueClientMessageIdKeyIndex] == "" {
-		props[primitive.PropertyOriginMessageId] = brokerID(raw)
+		props[primitive.PropertyUniqueClientMessageIdKeyIndex] = brokerID(raw)
 	}
 	maps.Copy(props, more)
 	text, err := encodeProperties(props, headers, key)

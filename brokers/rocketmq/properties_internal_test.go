@@ -83,7 +83,7 @@ func TestCopyWithoutAUniqueKeyKeepsTheFirstID(t *testing.T) {
 	require.Equal(t, "first", brokerID(second))
 	out, err = copyOf(second, "g-retry", nil, "", nil)
 	require.NoError(t, err)
-	require.Equal(t, "first", arrived(out.properties)["ORIGIN_MESSAGE_ID"])
+	require.Equal(t, "first", arrived(out.properties)["UNIQ_KEY"])
 }
 
 func TestHeadersBeyondTheRoomAreRefused(t *testing.T) {

@@ -244,6 +244,29 @@ func TestDifferentMessagesUnderOneUniqueKeyAreAllHandled(t *testing.T) {
 	}
 }
 
+// The client's batches carry no UNIQ_KEY, and a broker gives each copy without one a new one.
+func TestMessageThatItsProducerDidNotNameKeepsItsNameOverRetries(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	var batch []*primitive.Message
+	for _, body := range []string{"1", "2", "3"} {
+		batch = append(batch, primitive.NewMessage(w.topic, []byte(body)))
+	}
+	newClientProducer(t, w).send(t, batch...)
+	s := w.source(t)
+	names := map[string]string{}
+	for round := range 3 {
+		for _, d := range receive(t, s, 3) {
+			name, known := names[string(d.Body)]
+			require.Equal(t, round > 0, known)
+			require.True(t, !known || name == d.ID, "%s was %s and is %s", d.Body, name, d.ID)
+			names[string(d.Body)] = d.ID
+			require.NoError(t, d.Retry(t.Context(), time.Second, nil))
+		}
+	}
+	require.Len(t, names, 3)
+}
+
 func TestOneMessageStoredTwiceIsHandledOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
