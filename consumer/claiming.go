@@ -168,9 +168,9 @@ func (e *engine) acquired(t *task, now time.Time) {
 	case t.rekeyed && c.Redrive == 0:
 		e.finish(t, dedup.Condemned, thenBury, fmt.Errorf("%w as %q: run under its ID and content only if redriven", dedup.ErrMismatch, short(t.Message.ID)))
 	case c.Crashes > e.policy.MaxCrashes:
-		e.finish(t, dedup.Condemned, thenBury, fmt.Errorf("consumer: %d owners in a row vanished while they held it (MaxCrashes %d); last error: %s", c.Crashes, e.policy.MaxCrashes, c.LastError))
+		e.finish(t, dedup.Condemned, thenBury, fmt.Errorf("consumer: %d owners in a row vanished while they held it (MaxCrashes %d)%s", c.Crashes, e.policy.MaxCrashes, lastError(c)))
 	case c.Attempt > e.policy.MaxAttempts:
-		e.finish(t, dedup.Condemned, thenBury, fmt.Errorf("consumer: %d attempts failed (MaxAttempts %d); last error: %s", c.Attempt-1, e.policy.MaxAttempts, c.LastError))
+		e.finish(t, dedup.Condemned, thenBury, fmt.Errorf("consumer: %d attempts failed (MaxAttempts %d)%s", c.Attempt-1, e.policy.MaxAttempts, lastError(c)))
 	case c.Crashes > 0 && !(head && (e.turn == nil || e.turn == t)):
 		t.suspect = true
 		e.release(t, thenPark)
@@ -188,6 +188,13 @@ func (e *engine) acquired(t *task, now time.Time) {
 			e.advance(t.lane)
 		}
 	}
+}
+
+func lastError(c *dedup.Claim) string {
+	if c.LastError == "" {
+		return ""
+	}
+	return "; last error: " + c.LastError
 }
 
 func (e *engine) setReady(t *task, now time.Time) {

@@ -179,7 +179,7 @@ func (e *engine) bury(t *task) {
 	if t.claim != nil {
 		number = t.claim.Redrive + 1
 	}
-	e.log.Error("consumer: message is dead-lettered", "scope", t.Scope, "id", short(t.Message.ID), "redrive", number, "cause", cause)
+	e.log.Error("consumer: message is given up, and will be dead-lettered", "scope", t.Scope, "id", short(t.Message.ID), "redrive", number, "cause", cause)
 	e.calls.Go(func() {
 		err := e.persist(t, "dead letter", func() error { return t.DeadLetter(e.ctx, number, cause) })
 		e.inbox.post(func() {

@@ -20,7 +20,8 @@ const redriveIdle = 5 * time.Second
 // Redrive redrives the messages of deadLetters that match (nil: all of them), named as their
 // consumer named them, and acknowledges each once its copy is confirmed. It holds the others and
 // gives them back at the end, which is when nothing has come for 5s on a live session, or when ctx
-// ends, or at the first message that cannot be sent. It closes deadLetters.
+// ends, or at the first message that cannot be sent. It closes deadLetters, a source of the topic or queue
+// of dead letters: on Kafka and RocketMQ in a group of its own, kafka.NewSource(cluster, "billing-redrive", []string{"orders.dlt"}, nil) say.
 //
 // n is how many were sent. Redriving a dead letter twice does no harm: both copies carry one
 // number, and only one of them runs. A message that is dead-lettered anew meanwhile is held like

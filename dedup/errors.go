@@ -17,7 +17,7 @@ var (
 	ErrNotFound    = errors.New("dedup: no record")
 
 	// ErrUnsafeStore is what a Pinger's error wraps where waiting cannot help: wrong version, an
-	// eviction policy that drops records, a missing table. A consumer then does not start.
+	// eviction policy that drops records, say. A consumer then does not start.
 	ErrUnsafeStore = errors.New("dedup: store cannot be trusted as it is set up")
 
 	// ErrRecordLost is an item's answer from Store.Extend and Store.Finish: the record was

@@ -10,7 +10,7 @@ import "time"
 //	store      cause: claim, extend, finish; Took, Err     (one per round trip; N = batch size)
 //	lease_lost
 //	record_lost (by a heartbeat that made the record anew)
-//	receive, handle, settle (consumer), publish (outbox), http (httpdedup)
+//	receive, handle, settle (consumer)
 type Event struct {
 	Name, Scope, Cause string
 	N                  int

@@ -150,7 +150,7 @@ func (g *Guard) RecordBytes() int {
 }
 
 // Sweep deletes expired records in bounded batches until ctx ends; at once nil where the
-// store expires by itself. A running consumer does this; a server with HTTP schemes alone calls it.
+// store expires by itself. A running consumer does this; who uses a Guard without one calls it.
 func (g *Guard) Sweep(ctx context.Context) error {
 	s, ok := g.store.(Sweeper)
 	if !ok {

@@ -22,7 +22,7 @@ func (c claimContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// ClaimFrom returns the claim that Do, the consumer or the HTTP middleware put into ctx, or nil.
+// ClaimFrom returns the claim that Do or the consumer put into ctx, or nil.
 // Its Epoch is the fencing token.
 func ClaimFrom(ctx context.Context) *Claim {
 	c, _ := ctx.Value(claimKey{}).(*Claim)

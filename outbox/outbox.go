@@ -6,7 +6,7 @@ import "context"
 // Message is one message to publish.
 type Message struct {
 	ID      string // consumers deduplicate by it
-	Topic   string // topic, or exchange/routing key. Required.
+	Topic   string // topic; on RabbitMQ a queue, or exchange/routing key. Required.
 	Key     string // messages of one key are published in the order they were written. Default: no order.
 	Headers map[string]string
 	Body    []byte

@@ -70,5 +70,7 @@
 // and dead letter queues for it. Where they are not wanted: &SourceOptions{Exclusive: true, DeadLetterQueue: queue}
 // declares none, since it waits in memory and gives nothing up.
 //
-// A process holds at most Prefetch messages. Headers of a message and its copy must fit into one frame (128 KiB).
+// A process holds at most Prefetch messages. Headers of a message and its copy must fit into one frame (128 KiB, frame_max). A
+// message whose headers leave no room for those of a dead letter, some 300 bytes, cannot be given up: it stays unsettled, holds a place
+// of Prefetch, and the log says so. Bound the headers of producers.
 package rabbitmq

@@ -28,7 +28,7 @@ type Topology struct {
 	// Exclusive gives the queue a single active consumer, as SourceOptions.Exclusive needs it,
 	// and no wait queues.
 	Exclusive bool
-	// Delays are those of the wait queues. Default: the source's backoff.
+	// Delays are those of the wait queues; with Exclusive there are none. Default: the source's backoff.
 	Delays []time.Duration
 	// DeadLetterQueue takes the messages that are given up. Default: Queue + ".dead".
 	DeadLetterQueue string

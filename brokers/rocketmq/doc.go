@@ -68,6 +68,10 @@
 // effect while the group runs where the broker does it by itself (5.x, useServerSideResetOffset);
 // else stop the group before. What it brings back may be older than any retention of dedup records.
 //
+// Key and headers of a message and its copy have room for 32,000 bytes. A message that leaves none for those of a
+// dead letter, some 300 bytes, cannot be given up: it stays unsettled and the position does not pass it, until its
+// queue is no longer read; the log says so. Bound the headers of producers.
+//
 // A [Publisher] may write a message twice, under one ID, after a lost answer. Properties cannot hold
 // every value, so headers that are empty, binary or named like a steering property, and such
 // keys, go encoded in the property "idemq-headers"; an empty body goes compressed, since brokers
