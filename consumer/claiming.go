@@ -14,8 +14,8 @@ func (e *engine) startClaims(now time.Time) {
 		var batch []*task
 		if n := min(claimBatch, e.ahead-e.held); n > 0 {
 			batch = e.nextClaims(n, now)
-		} else if e.claims == 0 && len(e.runnable) == 0 && len(e.stints) < e.policy.Concurrency {
-			batch = e.nextHeads(min(claimBatch, e.ahead), now)
+		} else if len(e.runnable) == 0 && len(e.stints) < e.policy.Concurrency {
+			batch = e.nextHeads(now)
 		}
 		if len(batch) == 0 {
 			return
@@ -43,11 +43,11 @@ func (e *engine) nextClaims(n int, now time.Time) []*task {
 	return batch
 }
 
-// nextHeads takes up to n heads of lanes out of claimQ, whatever is held already: what stands ready
+// nextHeads takes the heads of lanes out of claimQ, whatever is held already: what stands ready
 // behind them may take all the room there is, and has to wait for them.
-func (e *engine) nextHeads(n int, now time.Time) (batch []*task) {
+func (e *engine) nextHeads(now time.Time) (batch []*task) {
 	for _, t := range e.claimQ {
-		if len(batch) == n {
+		if len(batch) == claimBatch {
 			break
 		}
 		if t.state == queued && t.lane.head() == t && e.mayClaim(t, now) {
@@ -108,17 +108,12 @@ func (e *engine) claimed(batch []*task, err error) {
 		return
 	}
 	e.storeUp()
-	full, got := e.held+len(batch) >= e.ahead, 0
+	full := e.held+len(batch) >= e.ahead
 	for _, t := range batch {
 		e.answered(t, now)
-		if t.state == ready {
-			got++
-		}
 	}
-	// Workers had nothing to do while deliveries were waiting. But what others have in hand, or what has
-	// to wait for its turn, is no reason to claim more: a crash makes suspects of all that is claimed.
-	if full && 2*got >= len(batch) && e.turn == nil && len(e.stints) < e.policy.Concurrency && e.ahead < maxAhead {
-		e.ahead *= 2
+	if full && len(e.stints) < e.policy.Concurrency && e.ahead < maxAhead {
+		e.ahead *= 2 // workers had nothing to do while deliveries were waiting
 	}
 }
 

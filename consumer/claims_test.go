@@ -145,41 +145,6 @@ func TestLanesWhoseHeadsWaitForEachOthersFollowersGoOn(t *testing.T) {
 	})
 }
 
-// sized is a Store that keeps the size of the largest claim.
-type sized struct {
-	dedup.Store
-	most atomic.Int64
-}
-
-func (s *sized) Claim(ctx context.Context, in []dedup.ClaimRequest, out []dedup.Verdict) error {
-	s.most.Store(max(s.most.Load(), int64(len(in))))
-	return s.Store.Claim(ctx, in, out)
-}
-
-// A crash makes suspects, which run one by one, of all that is claimed.
-func TestWorkInProgressElsewhereIsNoReasonToClaimMoreAhead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const n = 2000
-		s := &sized{Store: memstore.New()}
-		works, claims := make([]dedup.Work, n), make([]*dedup.Claim, n)
-		ms := messages(n, "")
-		for i := range ms {
-			works[i] = work(ms[i])
-		}
-		require.NoError(t, newGuard(t, s.Store).ClaimBatch(t.Context(), works, claims))
-		b := kafkaLike()
-		b.MaxUnsettled = 2 * n
-		b.Publish(ms...)
-		stop := start(t, newConsumer(t, b, newGuard(t, s), (&recorder{}).handle, nil))
-		time.Sleep(30 * time.Second)
-		require.EqualValues(t, 32, s.most.Load())
-		require.NoError(t, stop())
-		for _, c := range claims {
-			c.Abandon()
-		}
-	})
-}
-
 func TestTenThousandCopiesRunOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &deduptest.Faulty{Store: memstore.New()}
