@@ -193,8 +193,11 @@ func (c *conn) alive() bool {
 }
 
 // call sends cmd and waits for its reply. When ctx ends first the reply is dropped; the
-// connection stays, unless its owner breaks it.
+// connection stays, unless its owner breaks it. Nothing is sent once ctx has ended.
 func (c *conn) call(ctx context.Context, cmd command) (*command, error) {
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("%s: %w", c.addr, context.Cause(ctx))
+	}
 	answer := make(chan *command, 1)
 	c.mu.Lock()
 	if c.err != nil {
