@@ -20,6 +20,12 @@ var (
 	// eviction policy that drops records, say. A consumer then does not start.
 	ErrUnsafeStore = errors.New("dedup: store cannot be trusted as it is set up")
 
+	// ErrConflict is a transaction that the database gave up and wants to see again, from its begin.
+	ErrConflict = errors.New("dedup: transaction conflict")
+
+	// ErrTxEnded is the error of work that committed or rolled back the transaction which was to hold its verdict.
+	ErrTxEnded = errors.New("dedup: work ended its transaction by itself")
+
 	// ErrRecordLost is an item's answer from Store.Extend and Store.Finish: the record was
 	// missing, or older than the claim, and has been written as asked. It is a success
 	// with a warning: the store loses records (flush, eviction, fail-over). A Guard counts

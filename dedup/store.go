@@ -2,6 +2,7 @@ package dedup
 
 import (
 	"context"
+	"database/sql"
 	"time"
 )
 
@@ -137,4 +138,20 @@ type Sizer interface {
 // Sweeper is the optional port of stores without expiry of their own: one bounded batch per call.
 type Sweeper interface {
 	SweepBatch(ctx context.Context) (deleted int, err error)
+}
+
+// TxStore is the optional port of stores that finish a claim inside the transaction of the work itself.
+type TxStore interface {
+	Store
+	// InTx begins a transaction, calls work once, writes f (Done) as the transaction's last statement,
+	// comparing owner and epoch, and commits. nil only after the commit. ctx bounds all of it.
+	//
+	// Every error but one means that nothing of the transaction happened. What work returned comes
+	// back as it is; ErrSuperseded and ErrRecordLost (nothing was written anew) mean that the claim is
+	// not this owner's any more; ErrConflict, that the database asks for the whole transaction again
+	// (a deadlock, a serialization failure), whoever met it, work included; ErrTxEnded, that work committed
+	// or rolled back by itself; ErrUnavailable, that the database cannot be reached. Only with that one
+	// the commit may have happened, its reply lost: a claim by the same owner tells, and waits for a
+	// commit that is still under way.
+	InTx(ctx context.Context, f FinishRequest, work func(tx *sql.Tx) error) error
 }
