@@ -19,7 +19,9 @@ import (
 // to run fn again.
 // When w is refused, err is a [*RefusedError] that wraps ErrInProgress, ErrFailed or ErrMismatch.
 func (g *Guard) Do(ctx context.Context, w Work, fn func(ctx context.Context) error) (ran bool, err error) {
-	_, ran, err = g.do(ctx, w, func(ctx context.Context) ([]byte, error) { return nil, fn(ctx) })
+	_, ran, err = g.do(ctx, w, func(ctx context.Context, c *Claim) (again bool, err error) {
+		return c.run(ctx, func(ctx context.Context) ([]byte, error) { return nil, fn(ctx) })
+	})
 	return ran, err
 }
 
@@ -28,12 +30,14 @@ func (g *Guard) Do(ctx context.Context, w Work, fn func(ctx context.Context) err
 // has happened. Later callers then get an error, as those do whose T is not that of the first.
 func DoValue[T any](ctx context.Context, g *Guard, w Work, fn func(ctx context.Context) (T, error)) (v T, ran bool, err error) {
 	var unfit error
-	stored, ran, err := g.do(ctx, w, func(ctx context.Context) (result []byte, err error) {
-		if v, err = fn(ctx); err != nil {
-			return nil, err
-		}
-		result, unfit = json.Marshal(v)
-		return result, nil
+	stored, ran, err := g.do(ctx, w, func(ctx context.Context, c *Claim) (again bool, err error) {
+		return c.run(ctx, func(ctx context.Context) (result []byte, err error) {
+			if v, err = fn(ctx); err != nil {
+				return nil, err
+			}
+			result, unfit = json.Marshal(v)
+			return result, nil
+		})
 	})
 	if err != nil || (ran && stored == nil) {
 		if err == nil && unfit != nil {
@@ -48,8 +52,9 @@ func DoValue[T any](ctx context.Context, g *Guard, w Work, fn func(ctx context.C
 	return old, ran, nil
 }
 
-// do returns the stored result where another owner's counts.
-func (g *Guard) do(ctx context.Context, w Work, fn func(ctx context.Context) ([]byte, error)) (stored []byte, ran bool, err error) {
+// do calls run under a claim, anew where run says that its word did not count. It returns the stored
+// result where another owner's counts.
+func (g *Guard) do(ctx context.Context, w Work, run func(ctx context.Context, c *Claim) (again bool, err error)) (stored []byte, ran bool, err error) {
 	for patience := newPatience(w.Wait); ; {
 		c, err := g.Claim(ctx, w)
 		if err != nil {
@@ -64,8 +69,7 @@ func (g *Guard) do(ctx context.Context, w Work, fn func(ctx context.Context) ([]
 				continue
 			}
 			ran = true
-			err := c.run(ctx, fn)
-			if !errors.Is(err, ErrSuperseded) {
+			if again, err := run(ctx, c); !again {
 				return nil, ran, err
 			}
 		case Done:
@@ -83,8 +87,9 @@ func (g *Guard) do(ctx context.Context, w Work, fn func(ctx context.Context) ([]
 	}
 }
 
-// run calls fn under the claim and writes what it said. ErrSuperseded: its word does not count.
-func (c *Claim) run(ctx context.Context, fn func(ctx context.Context) ([]byte, error)) error {
+// run calls fn under the claim and writes what it said. again: its word does not count, another
+// owner's does.
+func (c *Claim) run(ctx context.Context, fn func(ctx context.Context) ([]byte, error)) (again bool, err error) {
 	work, cancel := c.Context(ctx)
 	defer cancel()
 	returned := false
@@ -96,16 +101,22 @@ func (c *Claim) run(ctx context.Context, fn func(ctx context.Context) ([]byte, e
 	result, err := fn(work)
 	returned = true
 	if err == nil {
-		return c.settle(ctx, Outcome{State: Done, Result: result})
+		err = c.settle(ctx, Outcome{State: Done, Result: result})
+		return errors.Is(err, ErrSuperseded), err
 	}
-	o := Outcome{State: Retryable, Cause: err}
+	return false, c.failed(ctx, work, err)
+}
+
+// failed writes that the work failed with cause, or, where we made it fail, that it was not begun.
+func (c *Claim) failed(ctx, work context.Context, cause error) error {
+	o := Outcome{State: Retryable, Cause: cause}
 	if errors.Is(context.Cause(work), ErrLeaseLost) {
-		o.State = Released // we made it fail
+		o.State = Released
 	}
 	if lost := c.settle(ctx, o); lost != nil && !errors.Is(lost, ErrSuperseded) {
-		return errors.Join(err, lost)
+		return errors.Join(cause, lost)
 	}
-	return err
+	return cause
 }
 
 // settle writes o even if ctx has ended, again and again until the lease is over.

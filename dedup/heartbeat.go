@@ -12,6 +12,8 @@ type leaseState struct {
 	prev, next *Claim // in heartbeat's list while the claim is kept alive
 	kept       bool
 	finishing  bool  // a finish is on its way: what a beat says now does not matter
+	closing    bool  // the transaction with its verdict is ending: see scan
+	undecided  bool  // only another claim tells what became of it
 	finished   State // 0: not yet
 	alone      bool
 	lost       bool
@@ -136,6 +138,11 @@ func (b *heartbeat) scan(now time.Time) (due []ExtendRequest, next time.Duration
 		following := c.next // lose unlinks c
 		left := c.deadline.Sub(now)
 		switch {
+		case c.closing && left > -c.held.Lease:
+			// The verdict's row is locked: a beat would wait for that, and all others beside it. Another
+			// owner would, too, so the lease may end; and a commit that is called off by the end of its
+			// context cannot be told from one that happened. One more lease is what it gets.
+			next = min(next, left+c.held.Lease)
 		case left <= 0:
 			b.lost(c)
 		case b.beating || now.Before(b.pause):
