@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -40,6 +41,14 @@ const (
 	OriginHeader  = "idemq-origin"  // the topic it came from, or exchange/routing key
 	ScopeHeader   = "idemq-scope"   // the group or queue that gave it up
 )
+
+// clone is m with headers and body of its own.
+func (m *Message) clone() *Message {
+	c := *m
+	c.Body = slices.Clone(m.Body)
+	c.Headers = maps.Clone(m.Headers)
+	return &c
+}
 
 // DeadLetterHeaders are m's headers and those that a dead letter adds.
 func (m *Message) DeadLetterHeaders(redrive int, cause error) map[string]string {

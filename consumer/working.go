@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"runtime/debug"
-	"slices"
 	"time"
 
 	"github.com/idemq/idemq/dedup"
@@ -191,14 +189,12 @@ func (e *engine) callHandler(ctx context.Context, m *Message) (err error) {
 // forHandler is a copy for the handler to keep and change: the original is still needed for
 // another attempt, or as a dead letter.
 func (t *task) forHandler() *Message {
-	m := *t.Message
-	m.Body = slices.Clone(m.Body)
-	m.Headers = maps.Clone(m.Headers)
+	m := t.Message.clone()
 	m.Attempt = t.tries + 1
 	if c := t.claim; c != nil {
 		m.Attempt, m.Epoch = c.Attempt, c.Epoch
 	}
-	return &m
+	return m
 }
 
 // ran takes in what a handler said: the second truth table of the package doc.
@@ -209,9 +205,11 @@ func (e *engine) ran(t *task) {
 	switch {
 	case !t.started:
 		e.notStarted(t)
-	case t.result == nil:
+	case t.result == nil: // in a transaction it is written already, which finish knows
 		e.pass(t)
 		e.finish(t, dedup.Done, thenAck, nil)
+	case t.claim != nil && t.claim.Undecided():
+		e.undecided(t)
 	case errors.Is(t.ended, dedup.ErrLeaseLost) || errors.Is(t.ended, ErrDrained): // we made it fail
 		e.release(t, thenPark)
 	default:
@@ -357,7 +355,7 @@ func (e *engine) replace(t *task) *task {
 // zombieReturned writes the late word of a handler; it counts if nobody took over.
 func (e *engine) zombieReturned(t *task) {
 	e.zombies--
-	if t.claim == nil {
+	if t.claim == nil || t.claim.Undecided() {
 		return
 	}
 	o := dedup.Outcome{Claim: t.claim, State: dedup.Done}

@@ -257,6 +257,8 @@ func (o *Outcome) begin() (q FinishRequest, ask bool, err error) {
 		return q, false, fmt.Errorf("dedup: finish %s %q: the claim was answered %v, so there is nothing to finish", c.Work.Scope, c.Work.ID, c.State)
 	case c.finished == o.State:
 		return q, false, nil
+	case c.undecided: // another claim may go on under its token
+		return q, false, fmt.Errorf("%w, or committed: only a new claim of %s %q tells", ErrSuperseded, c.Work.Scope, c.Work.ID)
 	case c.finished != 0:
 		return q, false, fmt.Errorf("%w: the claim was finished as %v before", ErrSuperseded, c.finished)
 	}
