@@ -8,115 +8,6 @@ import (
 	"github.com/idemq/idemq/dedup"
 )
 
-// startClaims asks the store for the tasks at the front of claimQ.
-func (e *engine) startClaims(now time.Time) {
-	for e.claims < storeCalls && !now.Before(e.claimAfter) && !e.draining {
-		var batch []*task
-		if n := min(claimBatch, e.ahead-e.held); n > 0 {
-			batch = e.nextClaims(n, now)
-		} else if len(e.runnable) == 0 && len(e.stints) < e.policy.Concurrency {
-			batch = e.nextHeads(now)
-		}
-		if len(batch) == 0 {
-			return
-		}
-		e.claims++
-		e.calls.Go(func() { e.claimCall(batch) })
-	}
-}
-
-// nextClaims takes up to n tasks out of claimQ.
-func (e *engine) nextClaims(n int, now time.Time) []*task {
-	batch := make([]*task, 0, min(n, len(e.claimQ)))
-	i := 0
-	for ; i < len(e.claimQ) && len(batch) < n; i++ {
-		t := e.claimQ[i]
-		e.claimQ[i] = nil
-		if t.state == queued && e.mayClaim(t, now) { // else it was parked, or left, since
-			batch = append(batch, t)
-		}
-	}
-	e.claimQ = e.claimQ[i:]
-	if len(e.claimQ) == 0 {
-		e.claimQ = nil
-	}
-	return batch
-}
-
-// nextHeads takes the heads of lanes out of claimQ, whatever is held already: what stands ready
-// behind them may take all the room there is, and has to wait for them.
-func (e *engine) nextHeads(now time.Time) (batch []*task) {
-	for _, t := range e.claimQ {
-		if len(batch) == claimBatch {
-			break
-		}
-		if t.state == queued && t.lane.head() == t && e.mayClaim(t, now) {
-			batch = append(batch, t) // its place in claimQ is passed over, as it is no longer queued
-		}
-	}
-	return batch
-}
-
-// mayClaim takes t for a claim call, unless it is too late for it.
-func (e *engine) mayClaim(t *task, now time.Time) bool {
-	switch {
-	case t.isLost():
-		e.giveBack(t)
-	case t.overdue(now, e.longest()):
-		e.retryLater(t, overdueDelay, dedup.ErrInProgress)
-	default:
-		t.state = claiming
-		e.held++ // as if acquired, until the answer is there
-		return true
-	}
-	return false
-}
-
-// claimCall asks for a batch, and acknowledges at once what needs no more thought.
-func (e *engine) claimCall(batch []*task) {
-	works := make([]dedup.Work, len(batch))
-	for i, t := range batch {
-		works[i] = t.work
-	}
-	claims := make([]*dedup.Claim, len(batch))
-	err := e.c.guard.ClaimBatch(e.ctx, works, claims)
-	if err == nil {
-		for i, t := range batch {
-			t.claim = claims[i]
-			if s := t.claim.State; t.claim.Err == nil && (s == dedup.Done || s == dedup.Failed) {
-				t.settled = true
-				t.answer = t.Ack(e.ctx)
-			}
-		}
-	}
-	e.inbox.post(func() { e.claimed(batch, err) })
-}
-
-func (e *engine) claimed(batch []*task, err error) {
-	e.claims--
-	e.held -= len(batch)
-	now := time.Now()
-	if err != nil {
-		e.storeDown(now, err)
-		e.claimAfter = now.Add(e.storePause)
-		e.claimQ = append(batch, e.claimQ...)
-		for _, t := range batch {
-			if t.state = queued; e.draining { // nothing is claimed any more
-				e.giveBack(t)
-			}
-		}
-		return
-	}
-	e.storeUp()
-	full := e.held+len(batch) >= e.ahead
-	for _, t := range batch {
-		e.answered(t, now)
-	}
-	if full && len(e.stints) < e.policy.Concurrency && e.ahead < maxAhead {
-		e.ahead *= 2 // workers had nothing to do while deliveries were waiting
-	}
-}
-
 // answered obeys the store's answer to one claim: the first truth table of the package doc.
 func (e *engine) answered(t *task, now time.Time) {
 	c := t.claim
@@ -195,14 +86,14 @@ func lastError(c *dedup.Claim) string {
 func (e *engine) setReady(t *task, now time.Time) {
 	t.state, t.readyAt = ready, now
 	if !t.unnamed {
-		e.held++
+		e.ask.count(t)
 	}
 }
 
 // unready ends what setReady began.
 func (e *engine) unready(t *task) {
 	if t.state == ready && !t.unnamed {
-		e.held--
+		e.ask.uncount(t)
 	}
 }
 

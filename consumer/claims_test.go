@@ -70,9 +70,6 @@ func TestWorkInProgressElsewhereGoesBackToABrokerThatCanPostpone(t *testing.T) {
 	})
 }
 
-// Lane one of A is [x, y], lane two of B is [y, x]. A is told that x is in progress and gets y;
-// before x is free, B gets nothing of y and x. If A kept y behind its waiting head, and B kept
-// x, which it is given first once free, both would wait for ever, since beats keep claims alive.
 func TestHeldMessagesTakeAQuarterOfTheSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource()

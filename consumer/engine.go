@@ -13,9 +13,7 @@ import (
 const (
 	claimBatch     = 512 // deliveries in one claim call
 	finishBatch    = 512
-	storeCalls     = 2 // of each kind at once: one works in the store while the other's answers are read
-	firstAhead     = 32
-	maxAhead       = 4096
+	storeCalls     = 2                // of each kind at once: one works in the store while the other's answers are read
 	pauseReceiving = 10 * time.Second // of store outage
 	zombieGrace    = 5 * time.Second  // after HandlerTimeout, before a handler counts as a zombie
 	zombieLook     = time.Second      // at most, until that is noticed
@@ -50,7 +48,7 @@ type engine struct {
 	live     taskList
 	lanes    map[string]*lane
 	twins    map[twin]*task
-	claimQ   []*task
+	ask      askers
 	runnable []*lane
 	outs     []*task
 	timers   timers
@@ -59,15 +57,12 @@ type engine struct {
 	zombies  int
 	fatal    error
 
-	claims, finishes int       // calls in flight
-	held             int       // claimed, not yet given to a worker
-	holding          int       // in progress elsewhere, held until that ends
-	ahead            int       // how many those may be
-	claimAfter       time.Time // no call before: the store is down
-	finishAfter      time.Time
-	storePause       time.Duration
-	probing          bool // a Ping is under way
-	downSince        time.Time
+	finishes    int       // calls in flight
+	holding     int       // in progress elsewhere, held until that ends
+	finishAfter time.Time // no call before: the store is down
+	storePause  time.Duration
+	probing     bool // a Ping is under way
+	downSince   time.Time
 
 	turn     *task // the suspect that may be held and run
 	suspects []*task
@@ -111,7 +106,7 @@ func newEngine(c *Consumer) *engine {
 		stints: make(map[*stint]bool),
 	}
 	e.policy = &e.plan.Policy
-	e.ahead = max(firstAhead, 2*e.policy.Concurrency)
+	e.ask.ahead = max(firstAhead, 2*e.policy.Concurrency)
 	e.inbox.wake = make(chan struct{}, 1)
 	return e
 }
@@ -236,14 +231,14 @@ func (e *engine) nextLook(now time.Time) time.Duration {
 	if len(e.timers) > 0 {
 		soon(e.timers[0].wakeAt)
 	}
-	if len(e.claimQ) > 0 && e.claims == 0 && e.claimAfter.After(now) {
-		soon(e.claimAfter)
+	if len(e.ask.ring) > 0 && e.ask.calls == 0 && e.ask.after.After(now) {
+		soon(e.ask.after)
 	}
 	if len(e.outs) > 0 && e.finishAfter.After(now) {
 		soon(e.finishAfter)
 	}
-	if !e.downSince.IsZero() && e.claimAfter.After(now) {
-		soon(e.claimAfter)
+	if !e.downSince.IsZero() && e.ask.after.After(now) {
+		soon(e.ask.after)
 	}
 	if len(e.stints) > 0 {
 		d = min(d, max(min(e.policy.HandlerTimeout/4, zombieLook), time.Millisecond))

@@ -1,6 +1,9 @@
 package consumer
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // follow makes t wait for a twin that is on its way in this process, if there is one. It keeps
 // its place in its lane until the twin has run. Lanes cannot wait for each other through that:
@@ -31,6 +34,9 @@ func (e *engine) pass(t *task) {
 
 func (e *engine) enter(t *task, l *lane) {
 	t.lane = l
+	if l.q == nil {
+		l.q = l.room[:0]
+	}
 	l.q = append(l.q, t)
 	switch {
 	case t.state == following:
@@ -47,16 +53,6 @@ func (e *engine) enter(t *task, l *lane) {
 	}
 }
 
-// enqueue has t claimed with the next call.
-func (e *engine) enqueue(t *task) {
-	if e.draining {
-		e.giveBack(t)
-		return
-	}
-	t.state = queued
-	e.claimQ = append(e.claimQ, t)
-}
-
 // offLane takes t out of its lane, so that the lane goes on without it.
 func (e *engine) offLane(t *task) {
 	l := t.lane
@@ -71,8 +67,9 @@ func (e *engine) ownLane(t *task) {
 	if t.lane != nil {
 		return
 	}
-	t.lane = &t.own
-	t.own = lane{q: []*task{t}}
+	l := &t.own
+	l.q, l.busy, l.listed, l.held = append(l.room[:0], t), false, false, false
+	t.lane = l
 }
 
 // advance looks at the head of l anew.
@@ -127,6 +124,7 @@ func (e *engine) hold(l *lane) {
 			}
 		}
 	}
+	l.asked = slices.DeleteFunc(l.asked, func(t *task) bool { return t.state != queued })
 }
 
 // unhold lets the tasks behind the head be claimed again.

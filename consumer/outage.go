@@ -27,15 +27,15 @@ func (e *engine) storeUp() {
 		return
 	}
 	e.log.Info("consumer: store is back", "scope", e.plan.Scope, "after", time.Since(e.downSince).Round(time.Millisecond))
-	e.downSince, e.claimAfter, e.finishAfter = time.Time{}, time.Time{}, time.Time{}
+	e.downSince, e.ask.after, e.finishAfter = time.Time{}, time.Time{}, time.Time{}
 	e.gate.open()
 }
 
 // probe asks the store whether it is back while there is nothing else to ask it for: everything
 // held may have been given back during the outage, and a shut gate lets nothing new in.
 func (e *engine) probe(now time.Time) {
-	busy := e.claims+e.finishes+len(e.claimQ)+len(e.outs) > 0
-	if e.downSince.IsZero() || e.draining || e.probing || busy || now.Before(e.claimAfter) {
+	busy := e.ask.calls+e.finishes+len(e.ask.ring)+len(e.outs) > 0
+	if e.downSince.IsZero() || e.draining || e.probing || busy || now.Before(e.ask.after) {
 		return
 	}
 	e.probing = true
@@ -51,7 +51,7 @@ func (e *engine) probe(now time.Time) {
 			}
 			now := time.Now()
 			e.storeDown(now, err)
-			e.claimAfter = now.Add(e.storePause)
+			e.ask.after = now.Add(e.storePause)
 		})
 	})
 }

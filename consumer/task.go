@@ -18,8 +18,10 @@ type task struct {
 	state taskState
 	lane  *lane
 	own   lane // of a task that shares none
-	claim *dedup.Claim
-	tries int // failed attempts of an unnamed task
+
+	countedIn *lane // by askers.count
+	claim     *dedup.Claim
+	tries     int // failed attempts of an unnamed task
 
 	outcome dedup.Outcome // being written, or to be
 	then    next          // what follows it
@@ -102,6 +104,12 @@ type lane struct {
 	busy   bool    // a worker has some of it
 	listed bool    // in engine.runnable
 	held   bool    // its head waits, so nothing behind it is claimed
+
+	asked   []*task // to be claimed, in order; those that are not queued any more are passed over
+	asking  bool    // in askers.ring
+	claimed int     // of askers.held
+
+	room, askedRoom [1]*task // of q and asked, while they hold one
 }
 
 // head drops what has left and returns the first task, or nil.

@@ -54,9 +54,7 @@ func (e *engine) startWork(now time.Time) {
 func (e *engine) startStint(l *lane, now time.Time) {
 	const most = 64
 	s := &stint{lane: l}
-	if now.Sub(l.q[0].readyAt) > time.Second { // claimed too early: less ahead
-		e.ahead = max(e.ahead/2, firstAhead)
-	}
+	e.ask.waited(now.Sub(l.q[0].readyAt), now)
 	for _, t := range l.q {
 		if t.lane != l {
 			continue
