@@ -45,10 +45,8 @@ func newRocketTopic(t *testing.T, s *childSpec, queues int, nameServers []string
 	return r
 }
 
-// openRocketMQ lets a process hold 32 messages, as RabbitMQ's prefetch does: what it has claimed
-// when it is killed runs alone afterwards, one by one, and handlers here are slow.
 func openRocketMQ(s *childSpec, log *slog.Logger) (consumer.Source, error) {
-	return rocketmq.NewSource(rocketmq.Cluster{NameServers: s.Brokers}, s.Group, []string{s.Topic}, &rocketmq.SourceOptions{MaxInFlight: 8, Logger: log})
+	return rocketmq.NewSource(rocketmq.Cluster{NameServers: s.Brokers}, s.Group, []string{s.Topic}, &rocketmq.SourceOptions{Logger: log})
 }
 
 func (r *rocketTopic) publish(t *testing.T, all []published) {
