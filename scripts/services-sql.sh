@@ -61,12 +61,20 @@ make_postgres() {
     (as postgres "$1/postgres" --single -D "$dir/postgres/data" -c exit_on_error=on postgres)
 }
 
+# A server that was killed and is not buried yet would keep the next one from its folder.
+postgres_buried() {
+  local pid
+  pid=$(head -n 1 "$dir/postgres/data/postmaster.pid" 2>/dev/null) || return 0
+  [ ! -d "/proc/$pid" ]
+}
+
 start_postgres() {
   local bin
   bin=$(postgres_bin)
   if dead postgres; then
     port_free postgres "$postgres_port" IDEMQ_POSTGRES_PORT
     [ -e "$dir/postgres/made" ] || rm -rf "$dir/postgres/data"
+    await 10 postgres_buried || true # if not, it says so itself
     owned postgres postgres
     [ -e "$dir/postgres/made" ] || made postgres make_postgres "$bin"
     # shellcheck disable=SC2046 # words
