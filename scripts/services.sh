@@ -12,6 +12,8 @@ usage: scripts/services.sh start [name…] | stop | status | env
           kafka           one KRaft node
           rabbitmq        one node
           rocketmq        a name server and a broker with short delay levels
+          postgres        PostgreSQL
+          mysql           MariaDB
           What runs already is left alone. Returns when each service answers; shows the
           end of the server's log and exits with 1 when one does not.
   stop    stops what start started, and removes its data.
@@ -27,6 +29,8 @@ Environment:
   IDEMQ_RABBITMQ_PORT       15674; Erlang's port mapper and its distribution take the next two
   IDEMQ_ROCKETMQ_PORT       19876, the name server's; the broker takes its number + 1035,
                             the one after that, and the second one before
+  IDEMQ_POSTGRES_PORT       15432
+  IDEMQ_MYSQL_PORT          13306
 The jars of Kafka and RocketMQ are kept in ${XDG_CACHE_HOME:-~/.cache}/idemq.
 EOF
 }
@@ -44,7 +48,7 @@ rocketmq_port=${IDEMQ_ROCKETMQ_PORT:-19876}
 rocketmq_broker_port=$((rocketmq_port + 1035))
 rocketmq_version=5.3.3
 rocketmq_lib=${XDG_CACHE_HOME:-$HOME/.cache}/idemq/rocketmq-$rocketmq_version
-all=(redis redis-cluster kafka rabbitmq rocketmq)
+all=(redis redis-cluster kafka rabbitmq rocketmq postgres mysql)
 cluster_nodes=(0 1 2 3 4 5)
 
 say() { printf 'services: %s\n' "$*" >&2; }
@@ -53,11 +57,11 @@ die() { say "$*"; exit 1; }
 # --- Processes. Each has a folder: its data, its log, and its pid.
 
 # alive NAME: the process of NAME's pid file runs and is ours, which its working directory
-# tells. A number that the system has given to somebody else meanwhile is not.
+# tells: its folder, or one in it. A number that the system has given to somebody else meanwhile is not.
 alive() {
   local pid
-  pid=$(cat "$dir/$1/pid" 2>/dev/null) && [ -n "$pid" ] &&
-    [ "$(readlink "/proc/$pid/cwd" 2>/dev/null)" = "$(readlink -f "$dir/$1")" ]
+  pid=$(cat "$dir/$1/pid" 2>/dev/null) && [ -n "$pid" ] || return
+  case $(readlink "/proc/$pid/cwd" 2>/dev/null)/ in "$(readlink -f "$dir/$1")"/*) ;; *) return 1 ;; esac
 }
 dead() { ! alive "$1"; }
 
@@ -103,13 +107,30 @@ signal() { if alive "$2"; then kill "-$1" "$(cat "$dir/$2/pid")" 2>/dev/null || 
 
 root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 
-# Debian starts a packaged server in run levels 2 to 5; ours are our own, so it must not.
+# Debian starts a packaged server while it installs it; ours are our own, so it must not. What
+# forbids that is a file of this name; one that stands there already has its own word.
+policy=/usr/sbin/policy-rc.d
+forbid_starting() {
+  [ ! -e "$policy" ] || return 0
+  trap 'root rm -f "$policy"' EXIT
+  printf '#!/bin/sh\nexit 101\n' | root tee "$policy" >/dev/null
+  root chmod 755 "$policy"
+}
+allow_starting() {
+  [ -n "$(trap -p EXIT)" ] || return 0
+  root rm -f "$policy"
+  trap - EXIT
+}
+
 apt_install() { # PACKAGE COMMAND
   command -v "$2" >/dev/null && return
   command -v apt-get >/dev/null || die "$2 is not installed, and there is no apt-get to install $1 with"
   say "installing $1"
-  root env DEBIAN_FRONTEND=noninteractive apt-get update -q >&2 9>&-
-  root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -qy --no-install-recommends "$1" >&2 9>&-
+  root env DEBIAN_FRONTEND=noninteractive apt-get update -q >&2 9>&- || die "$1: apt-get update failed"
+  forbid_starting
+  root env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "$1" >&2 9>&- ||
+    die "$1: apt-get could not install it"
+  allow_starting
 }
 
 install_redis() {
@@ -337,6 +358,8 @@ start_rocketmq() {
   ready rocketmq-broker 90 rocketmq_answers && ready rocketmq-namesrv 5 true
 }
 
+. "$here/services-sql.sh"
+
 # --- Commands
 
 members() {
@@ -363,7 +386,7 @@ start() {
   done
   lock
   # Installing is done one by one, starting side by side.
-  for name in "$@"; do case $name in kafka | rabbitmq | rocketmq) "install_$name" ;; *) install_redis ;; esac; done
+  for name in "$@"; do case $name in redis | redis-cluster) install_redis ;; *) "install_$name" ;; esac; done
   for name in "$@"; do
     "start_${name//-/_}" & pids+=($!)
   done
@@ -372,10 +395,10 @@ start() {
   status "$@"
 }
 
-# end NAME…: all are told first, then waited for.
+# end NAME…: all are told first, then waited for. PostgreSQL, told by TERM, waits for its clients.
 end() {
   local name
-  for name in "$@"; do signal TERM "$name"; done
+  for name in "$@"; do case $name in postgres) signal INT "$name" ;; *) signal TERM "$name" ;; esac; done
   for name in "$@"; do
     await 15 dead "$name" || { signal KILL "$name"; await 5 dead "$name" || say "$name does not end"; }
     rm -rf "${dir:?}/$name"
@@ -422,6 +445,8 @@ env_() {
   if answers_rocketmq; then
     out="$out IDEMQ_ROCKETMQ_NAMESRV=127.0.0.1:$rocketmq_port IDEMQ_ROCKETMQ_LIB=$(printf '%q' "$rocketmq_lib")"
   fi
+  if answers_postgres; then out="$out IDEMQ_POSTGRES_DSN=$(printf '%q' "postgres://idemq:idemq@127.0.0.1:$postgres_port/idemq?sslmode=disable")"; fi
+  if answers_mysql; then out="$out IDEMQ_MYSQL_DSN=$(printf '%q' "idemq:idemq@tcp(127.0.0.1:$mysql_port)/idemq")"; fi
   [ -z "$out" ] || echo "export ${out# }"
 }
 

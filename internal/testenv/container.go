@@ -22,6 +22,8 @@ const (
 	rabbitImage = "rabbitmq:3.10.8"
 
 	rocketMQImage = "apache/rocketmq:5.3.3"
+	postgresImage = "postgres:15.18"
+	mysqlImage    = "mariadb:10.11"
 )
 
 // dockerRuns reports whether a Docker engine can be reached. One that is not set up must not cost a wait.
@@ -84,6 +86,24 @@ func rocketMQContainer(tb testing.TB) string {
 	return started(tb, rocketMQImage, startRocketMQContainer)
 }
 
+var startPostgresContainer = sync.OnceValues(func() (string, error) {
+	return startContainer(postgresRequest())
+})
+
+func postgresContainer(tb testing.TB) string {
+	tb.Helper()
+	return postgresDSN(started(tb, postgresImage, startPostgresContainer))
+}
+
+var startMySQLContainer = sync.OnceValues(func() (string, error) {
+	return startContainer(mysqlRequest())
+})
+
+func mysqlContainer(tb testing.TB) string {
+	tb.Helper()
+	return mysqlDSN(started(tb, mysqlImage, startMySQLContainer))
+}
+
 func started(tb testing.TB, image string, start func() (string, error)) string {
 	tb.Helper()
 	addr, err := start()
@@ -114,6 +134,30 @@ func rabbitRequest() testcontainers.ContainerRequest {
 	return testcontainers.ContainerRequest{
 		Image: rabbitImage, ExposedPorts: []string{"5672/tcp"},
 		WaitingFor: wait.ForLog("Server startup complete"),
+	}
+}
+
+// postgresRequest waits for the server's second start: the first one is for making the user and the
+// database, and listens inside only.
+func postgresRequest() testcontainers.ContainerRequest {
+	return testcontainers.ContainerRequest{
+		Image: postgresImage, ExposedPorts: []string{"5432/tcp"},
+		Env:        map[string]string{"POSTGRES_USER": sqlName, "POSTGRES_PASSWORD": sqlName, "POSTGRES_DB": sqlName, "TZ": "UTC"},
+		Cmd:        []string{"postgres", "-c", "max_connections=300", "-c", "max_wal_size=256MB"},
+		WaitingFor: wait.ForLog("database system is ready to accept connections").WithOccurrence(2),
+	}
+}
+
+// mysqlRequest likewise: the first start says port 0.
+func mysqlRequest() testcontainers.ContainerRequest {
+	return testcontainers.ContainerRequest{
+		Image: mysqlImage, ExposedPorts: []string{"3306/tcp"},
+		Env: map[string]string{
+			"MARIADB_USER": sqlName, "MARIADB_PASSWORD": sqlName, "MARIADB_DATABASE": sqlName,
+			"MARIADB_RANDOM_ROOT_PASSWORD": "1", "TZ": "UTC",
+		},
+		Cmd:        []string{"--character-set-server=utf8mb4", "--default-time-zone=+00:00", "--max-connections=300"},
+		WaitingFor: wait.ForLog("port: 3306"),
 	}
 }
 

@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"os"
 	"testing"
 
 	"github.com/moby/moby/api/types/container"
@@ -16,4 +17,14 @@ func TestKafkaContainerListensWhereItAdvertisesAndIsPublished(t *testing.T) {
 	var h container.HostConfig
 	r.HostConfigModifier(&h)
 	require.Equal(t, "40123", h.PortBindings[network.MustParsePort("40123/tcp")][0].HostPort)
+}
+
+func TestSQLContainersAreThoseOfTheComposeFile(t *testing.T) {
+	text, err := os.ReadFile("../../docker-compose.yml")
+	require.NoError(t, err)
+	require.Contains(t, string(text), "image: "+postgresImage+"\n")
+	require.Contains(t, string(text), "image: "+mysqlImage+"\n")
+	for _, setting := range []string{"POSTGRES_USER", "MARIADB_USER", "MARIADB_DATABASE", "POSTGRES_DB"} {
+		require.Contains(t, string(text), setting+": "+sqlName)
+	}
 }

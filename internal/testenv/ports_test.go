@@ -41,6 +41,8 @@ func TestComposePublishesThePortsOfTheCode(t *testing.T) {
 	require.Equal(t, []string{fmt.Sprintf("127.0.0.1:%d-%d:%d-%d", first, last, first, last)}, services["redis-cluster"].Ports)
 	require.Equal(t, []string{fmt.Sprintf("127.0.0.1:%d:%d", testenv.KafkaPort, testenv.KafkaPort)}, services["kafka"].Ports)
 	require.Equal(t, []string{fmt.Sprintf("127.0.0.1:%d:5672", testenv.RabbitMQPort)}, services["rabbitmq"].Ports)
+	require.Equal(t, []string{fmt.Sprintf("127.0.0.1:%d:5432", testenv.PostgreSQLPort)}, services["postgres"].Ports)
+	require.Equal(t, []string{fmt.Sprintf("127.0.0.1:%d:3306", testenv.MySQLPort)}, services["mysql"].Ports)
 	require.Equal(t, fmt.Sprintf("PLAINTEXT://127.0.0.1:%d", testenv.KafkaPort), services["kafka"].Environment["KAFKA_ADVERTISED_LISTENERS"],
 		"a broker sends its clients to the port it advertises")
 }
@@ -71,8 +73,8 @@ func TestRocketMQHasOneVersionEverywhere(t *testing.T) {
 
 func TestComposePinsImagesAndChecksHealth(t *testing.T) {
 	services := readCompose(t).Services
-	require.Len(t, services, 6)
-	pinned := regexp.MustCompile(`^[a-z/]+:\d+\.\d+\.\d+$`)
+	require.Len(t, services, 8)
+	pinned := regexp.MustCompile(`^[a-z/]+:\d+(\.\d+){1,2}$`)
 	for name, s := range services {
 		require.Regexp(t, pinned, s.Image, name)
 		require.NotEmpty(t, s.Healthcheck.Test, name)
@@ -82,14 +84,18 @@ func TestComposePinsImagesAndChecksHealth(t *testing.T) {
 func TestScriptDefaultsToThePortsOfTheCode(t *testing.T) {
 	text, err := os.ReadFile("../../scripts/services.sh")
 	require.NoError(t, err)
+	sqlText, err := os.ReadFile("../../scripts/services-sql.sh")
+	require.NoError(t, err)
 	for variable, port := range map[string]int{
 		"IDEMQ_REDIS_PORT":         testenv.RedisPort,
 		"IDEMQ_REDIS_CLUSTER_PORT": testenv.RedisClusterPort,
 		"IDEMQ_KAFKA_PORT":         testenv.KafkaPort,
 		"IDEMQ_RABBITMQ_PORT":      testenv.RabbitMQPort,
 		"IDEMQ_ROCKETMQ_PORT":      testenv.RocketMQPort,
+		"IDEMQ_POSTGRES_PORT":      testenv.PostgreSQLPort,
+		"IDEMQ_MYSQL_PORT":         testenv.MySQLPort,
 	} {
-		require.Contains(t, string(text), "${"+variable+":-"+strconv.Itoa(port)+"}")
+		require.Contains(t, string(text)+string(sqlText), "${"+variable+":-"+strconv.Itoa(port)+"}")
 	}
 }
 

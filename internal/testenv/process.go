@@ -23,18 +23,27 @@ type Process struct {
 	answers func() error // nil once the server does its work
 	cmd     *exec.Cmd
 	ended   chan struct{} // closed when cmd's process has ended
+
+	stop  syscall.Signal // what asks it to end
+	forks bool           // its children serve the clients, so that what befalls it must befall them
 }
 
 func startProcess(tb testing.TB, name, folder string, command []string, answers func() error) *Process {
 	tb.Helper()
-	p := &Process{tb: tb, name: name, command: command, folder: folder, answers: answers}
-	tb.Cleanup(func() {
+	p := &Process{tb: tb, name: name, command: command, folder: folder, answers: answers, stop: syscall.SIGTERM}
+	p.startFirst()
+	return p
+}
+
+// startFirst starts the server for the first time; from then on it ends with the test.
+func (p *Process) startFirst() {
+	p.tb.Helper()
+	p.tb.Cleanup(func() {
 		if p.Running() {
 			p.Kill()
 		}
 	})
 	p.Start()
-	return p
 }
 
 // Start starts the server after Stop or Kill, on the same port and the same data, and returns when it answers.
@@ -118,7 +127,7 @@ func (p *Process) Kill() {
 // Stop ends the server in its own orderly way.
 func (p *Process) Stop() {
 	p.tb.Helper()
-	p.end(syscall.SIGTERM)
+	p.end(p.stop)
 }
 
 // Restart is Kill and Start.
@@ -145,8 +154,17 @@ func (p *Process) signal(s syscall.Signal) {
 	if !p.Running() {
 		p.tb.Fatalf("%s: %s: it does not run", p.name, s)
 	}
+	if p.forks && s == syscall.SIGKILL {
+		killFamily(p.cmd.Process.Pid)
+		return
+	}
 	if err := p.cmd.Process.Signal(s); err != nil {
 		p.tb.Fatalf("%s: %s: %v", p.name, s, err)
+	}
+	if p.forks && (s == syscall.SIGSTOP || s == syscall.SIGCONT) {
+		for _, child := range children(p.cmd.Process.Pid) {
+			_ = syscall.Kill(child, s) // an error means that it has ended
+		}
 	}
 }
 

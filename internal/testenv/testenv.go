@@ -1,7 +1,7 @@
 // Package testenv gives tests real servers. Shared ones ([Redis], [RedisCluster], [Kafka], [RabbitMQ],
-// [RocketMQ]) come from the environment, as scripts/services.sh env prints their addresses, else from
+// [RocketMQ], [PostgreSQL], [MySQL]) come from the environment, as scripts/services.sh env prints their addresses, else from
 // containers where a Docker engine runs. Private ones ([StartRedis], [StartKafka], [StartRabbitMQ],
-// [StartRocketMQ]) are processes of the
+// [StartRocketMQ], [StartPostgreSQL], [StartMySQL]) are processes of the
 // test, which it may stop, kill and start again; [NewProxy] breaks the connections to either.
 // Where a server cannot be had the test is skipped and says why; with IDEMQ_REQUIRE_SERVICES=1
 // it fails.
@@ -20,6 +20,8 @@ const (
 	KafkaPort        = 19092
 	RabbitMQPort     = 15674
 	RocketMQPort     = 19876 // the name server's
+	PostgreSQLPort   = 15432
+	MySQLPort        = 13306
 )
 
 // Redis returns the address of a Redis server, shared by all tests: use keys of your own.
@@ -56,6 +58,19 @@ func RocketMQ(tb testing.TB) []string {
 	return addresses(tb, "IDEMQ_ROCKETMQ_NAMESRV", "rocketmq", rocketMQContainer)
 }
 
+// PostgreSQL returns the DSN, for pgx, of a database that all tests share: use tables of your own.
+func PostgreSQL(tb testing.TB) string {
+	tb.Helper()
+	return address(tb, "IDEMQ_POSTGRES_DSN", "postgres", postgresContainer)
+}
+
+// MySQL returns the DSN, for go-sql-driver, of a database that all tests share: use tables of your
+// own. The server is MariaDB, which stands in for MySQL.
+func MySQL(tb testing.TB) string {
+	tb.Helper()
+	return address(tb, "IDEMQ_MYSQL_DSN", "mysql", mysqlContainer)
+}
+
 // Missing skips the test for want of a server, or fails it where all servers are required.
 func Missing(tb testing.TB, why string) {
 	tb.Helper()
@@ -67,6 +82,11 @@ func Missing(tb testing.TB, why string) {
 
 func addresses(tb testing.TB, variable, service string, container func(testing.TB) string) []string {
 	tb.Helper()
+	return strings.Split(address(tb, variable, service, container), ",")
+}
+
+func address(tb testing.TB, variable, service string, container func(testing.TB) string) string {
+	tb.Helper()
 	v := os.Getenv(variable)
 	if v == "" && container != nil && dockerRuns() {
 		v = container(tb)
@@ -74,5 +94,5 @@ func addresses(tb testing.TB, variable, service string, container func(testing.T
 	if v == "" {
 		Missing(tb, variable+" is not set: scripts/services.sh start "+service+`; eval "$(scripts/services.sh env)"`)
 	}
-	return strings.Split(v, ",")
+	return v
 }

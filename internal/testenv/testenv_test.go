@@ -248,6 +248,8 @@ func TestMissingServerFailsWhereServersAreRequired(t *testing.T) {
 	t.Setenv("IDEMQ_REDIS_CLUSTER_ADDRS", "")
 	t.Setenv("IDEMQ_KAFKA_LIB", "")
 	t.Setenv("IDEMQ_RABBITMQ_URL", "")
+	t.Setenv("IDEMQ_POSTGRES_DSN", "")
+	t.Setenv("IDEMQ_MYSQL_DSN", "")
 	t.Setenv("IDEMQ_ROCKETMQ_LIB", "")
 	t.Setenv("PATH", t.TempDir())
 	for name, get := range map[string]func(testing.TB){
@@ -256,6 +258,8 @@ func TestMissingServerFailsWhereServersAreRequired(t *testing.T) {
 		"own kafka":    func(tb testing.TB) { testenv.StartKafka(tb) },
 		"rabbitmq":     func(tb testing.TB) { testenv.RabbitMQ(tb) },
 		"own rocketmq": func(tb testing.TB) { testenv.StartRocketMQ(tb) },
+		"postgres":     func(tb testing.TB) { testenv.PostgreSQL(tb) },
+		"mysql":        func(tb testing.TB) { testenv.MySQL(tb) },
 	} {
 		f := ask(get)
 		require.Contains(t, f.failed, "scripts/services.sh start", name)
