@@ -41,6 +41,9 @@ func (g *Guard) storeClaim(ctx context.Context, in []ClaimRequest, out []Verdict
 		if out[i].State == 0 && out[i].Err == nil {
 			out[i].Err = errNoAnswer
 		}
+		if errors.Is(out[i].Err, ErrUnavailable) { // answered in part: this item's reply may be lost as a whole call's
+			g.unsure.put(in[i:i+1], g.opts.Lease)
+		}
 	}
 	return nil
 }

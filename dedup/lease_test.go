@@ -2,6 +2,7 @@ package dedup_test
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -122,6 +123,34 @@ func TestClaimWhoseReplyIsLostIsFoundAgain(t *testing.T) {
 	_, err := g.Claim(t.Context(), work("a"))
 	require.ErrorIs(t, err, dedup.ErrUnavailable)
 	lose = false
+	c, err := g.Claim(t.Context(), work("a"))
+	require.NoError(t, err)
+	require.Equal(t, dedup.Acquired, c.State, "under a new token it would wait for the lease of its own lost claim")
+	require.Zero(t, c.Crashes)
+	require.NoError(t, c.Complete(t.Context(), nil))
+}
+
+// partly loses the replies of some items only, as a store does that keeps its records in several places.
+type partly struct {
+	dedup.Store
+	lose bool
+}
+
+func (p *partly) Claim(ctx context.Context, in []dedup.ClaimRequest, out []dedup.Verdict) error {
+	err := p.Store.Claim(ctx, in, out)
+	if p.lose {
+		out[0] = dedup.Verdict{Err: fmt.Errorf("%w: %w", dedup.ErrUnavailable, errBoom)}
+	}
+	return err
+}
+
+func TestItemWhoseReplyIsLostIsFoundAgain(t *testing.T) {
+	p := &partly{Store: memstore.New(), lose: true}
+	g, claims := newGuard(t, p, nil), make([]*dedup.Claim, 2)
+	require.NoError(t, g.ClaimBatch(t.Context(), []dedup.Work{work("a"), work("b")}, claims))
+	require.ErrorIs(t, claims[0].Err, dedup.ErrUnavailable)
+	require.NoError(t, claims[1].Complete(t.Context(), nil))
+	p.lose = false
 	c, err := g.Claim(t.Context(), work("a"))
 	require.NoError(t, err)
 	require.Equal(t, dedup.Acquired, c.State, "under a new token it would wait for the lease of its own lost claim")

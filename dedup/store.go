@@ -75,7 +75,7 @@ type Verdict struct {
 	Result    []byte        // Done: the stored result
 	Left      time.Duration // InProgress: of the lease; Done and Failed: of the retention
 	LastError string        // why the attempt before failed
-	Err       error         // set instead of State: this item's fault
+	Err       error         // set instead of State: this item's fault; ErrUnavailable where it may have been done all the same
 }
 
 // State is a record's state, a claim's verdict or a finished claim's outcome.

@@ -33,8 +33,12 @@ func (s *Store) Inspect(ctx context.Context, k dedup.Key) (dedup.Record, error) 
 	return r.inspect(k, expires), nil
 }
 
-// Forget implements dedup.Admin. It also removes what is no record.
+// Forget implements dedup.Admin. It also removes what is no record, and, even while a lease
+// runs, what [Store.Remember] has kept and the tokens of those who are about to.
 func (s *Store) Forget(ctx context.Context, k dedup.Key) error {
+	if err := s.forgetFront(ctx, &k); err != nil {
+		return err
+	}
 	reply, err := s.one(ctx, forgetScript, &k)
 	switch {
 	case err != nil:

@@ -19,6 +19,7 @@ const maxKeys = 4096
 type batch struct {
 	script *script
 	n      int
+	kind   string // between the prefix and the rest of the keys' names
 	key    func(i int) *dedup.Key
 	check  func(i int) error
 	args   func(p *packer, items []int)
@@ -126,8 +127,9 @@ func (s *Store) splitFurther(ctx context.Context, b *batch, calls []*scriptCall)
 // newCall packs items: the keys, then the arguments.
 func (s *Store) newCall(b *batch, items []int) *scriptCall {
 	p := packer{buf: make([]byte, 0, len(items)*(len(s.opts.Prefix)+96)+256), ends: make([]int, 0, 2*len(items)+16)}
+	prefix := s.opts.Prefix + b.kind
 	for _, i := range items {
-		p.buf = appendKey(p.buf, s.opts.Prefix, b.key(i))
+		p.buf = appendKey(p.buf, prefix, b.key(i))
 		p.end()
 	}
 	b.args(&p, items)

@@ -22,12 +22,19 @@ var (
 	forgetLua string
 	//go:embed lua/inspect.lua
 	inspectLua string
+	//go:embed lua/lookup.lua
+	lookupLua string
+	//go:embed lua/remember.lua
+	rememberLua string
 
 	claimScript   = newScript("claim", claimLua)
 	extendScript  = newScript("extend", extendLua)
 	finishScript  = newScript("finish", finishLua)
 	forgetScript  = newScript("forget", forgetLua)
 	inspectScript = newScript("inspect", inspectLua)
+
+	lookupScript   = newScript("lookup", lookupLua)
+	rememberScript = newScript("remember", rememberLua)
 )
 
 // script is sent by its digest, and as a whole where the server does not know it: after a restart,
