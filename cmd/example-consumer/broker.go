@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/idemq/idemq/consumer"
+	"github.com/idemq/idemq/dedup/sqlstore"
 	"github.com/idemq/idemq/outbox"
 )
 
@@ -83,6 +84,10 @@ type servers struct {
 	Kind    string   `json:"kind"` // the broker's
 	Brokers []string `json:"brokers"`
 	Redis   string   `json:"redis"`
+
+	Store   string           `json:"store"`   // by its name
+	Dialect sqlstore.Dialect `json:"dialect"` // of the database
+	DSN     string           `json:"dsn"`
 }
 
 func (s servers) broker() (broker, error) {

@@ -29,9 +29,10 @@ type assignment struct {
 const (
 	setnxSubject = "setnx loop"
 	idemqSubject = "idemq"
+	txSubject    = "idemq in tx"
 )
 
-// Both subjects have the same short timeouts, so that the run is short: what is left by a killed child
+// All subjects have the same short timeouts, so that the run is short: what is left by a killed child
 // is taken over after them.
 const (
 	lease          = 2 * time.Second
@@ -60,7 +61,7 @@ func runAsChild() (ran bool, err error) {
 	switch a.Subject {
 	case setnxSubject:
 		return true, runSETNX(ctx, &a, rep, log)
-	case idemqSubject:
+	case idemqSubject, txSubject:
 		return true, runIdemq(ctx, &a, rep, log)
 	}
 	return true, fmt.Errorf("%s: unknown subject %q", childVar, a.Subject)

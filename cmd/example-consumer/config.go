@@ -25,7 +25,6 @@ type config struct {
 }
 
 const (
-	redisVar  = "IDEMQ_REDIS_ADDR"
 	minOrders = 20
 )
 
@@ -39,7 +38,7 @@ func parse(args []string, env func(string) string, stderr io.Writer) (*config, e
 	f.BoolVar(&c.json, "json", false, "print the table as JSON, alone on stdout")
 	f.BoolVar(&c.verbose, "verbose", false, "show what the children log")
 	broker := f.String("broker", "", "a real broker: "+strings.Join(kindNames(), ", ")+"; default: embedded")
-	store := f.String("store", "", "a real store: redis (address in "+redisVar+"); default: embedded")
+	store := f.String("store", "", "a real store: "+storeNames()+"; default: embedded")
 	serve := f.Bool("serve", false, "with --broker and --store: be a service there instead of running the demonstration")
 	f.StringVar(&c.topic, "topic", "orders", "topic, or queue, of the service and of --produce")
 	f.StringVar(&c.group, "group", "example-consumer", "consumer group of the service; RabbitMQ has none")
@@ -66,11 +65,6 @@ func parse(args []string, env func(string) string, stderr io.Writer) (*config, e
 
 // locate finds the addresses of the servers that were asked for.
 func (c *config) locate(broker, store string, env func(string) string) error {
-	switch store {
-	case "", "redis":
-	default:
-		return fmt.Errorf("unknown --store %q; there is: redis (address in %s)", store, redisVar)
-	}
 	if broker == "" && store == "" {
 		return nil
 	}
@@ -82,17 +76,14 @@ func (c *config) locate(broker, store string, env func(string) string) error {
 		return err
 	}
 	if store == "" {
-		return fmt.Errorf("--broker %s needs a --store beside it: redis", broker)
+		return fmt.Errorf("--broker %s needs a --store beside it: %s", broker, storeNames())
 	}
-	brokers, redis := env(kind.variable), env(redisVar)
+	brokers := env(kind.variable)
 	if brokers == "" {
 		return fmt.Errorf("--broker %s: %s is not set; set it to %s", broker, kind.variable, kind.syntax)
 	}
-	if redis == "" {
-		return fmt.Errorf("--store redis: %s is not set; set it to host:port", redisVar)
-	}
-	c.servers = servers{Kind: broker, Brokers: strings.Split(brokers, ","), Redis: redis}
-	return nil
+	c.servers = servers{Kind: broker, Brokers: strings.Split(brokers, ",")}
+	return c.servers.locateStore(store, env)
 }
 
 func (c *config) check() error {

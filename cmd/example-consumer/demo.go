@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// demo runs both subjects on one schedule, side by side, and prints what became of the orders.
+// demo runs all subjects on one schedule, side by side, and prints what became of the orders.
 func demo(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 	s := newSchedule(c.seed, c.orders)
 	log := newProgress(stderr)
@@ -29,6 +29,7 @@ func demo(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 	trials := []*trial{
 		newTrial(setnxSubject, name+"-setnx", s, c.servers, b, log, out),
 		newTrial(idemqSubject, name+"-idemq", s, c.servers, b, log, out),
+		newTrial(txSubject, name+"-tx", s, c.servers, b, log, out),
 	}
 	errs := make([]error, len(trials))
 	ctx, cancel := context.WithCancel(ctx)
@@ -51,7 +52,7 @@ func demo(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 	return conclude(trials, c.json, stdout)
 }
 
-// cleanUp removes topics and queues; the keys in Redis expire.
+// cleanUp removes topics and queues and the table of effects; what the stores remember expires.
 func cleanUp(ctx context.Context, trials []*trial, log *progress) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
@@ -59,17 +60,20 @@ func cleanUp(ctx context.Context, trials []*trial, log *progress) {
 		if err := t.broker.remove(ctx, t.topic, t.topic); err != nil {
 			log.say("%s: topics or queues are left behind: %v", t.subject, err)
 		}
+		if err := t.dropEffects(ctx); err != nil {
+			log.say("%s: table %s is left behind: %v", t.subject, t.effects.table, err)
+		}
 	}
 }
 
-// conclude prints the table, and fails if the idemq column does not add up.
+// conclude prints the table, and fails if a column of idemq does not add up.
 func conclude(trials []*trial, asJSON bool, stdout io.Writer) error {
 	var columns []tally
 	var wrong []string
 	for _, t := range trials {
 		columns = append(columns, t.director.ledger.tally(t.subject))
 		switch t.subject {
-		case idemqSubject:
+		case idemqSubject, txSubject:
 			wrong = append(wrong, t.director.ledger.check(t.plan)...)
 		default:
 			for _, w := range t.director.ledger.unplaced(t.plan) {

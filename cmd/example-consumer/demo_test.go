@@ -24,7 +24,7 @@ func demonstrate(t *testing.T, env map[string]string, args ...string) (columns m
 	t.Logf("%v in %v", args, time.Since(begun).Round(time.Millisecond))
 	var all []tally
 	require.NoError(t, json.Unmarshal(out.Bytes(), &all), "stdout has nothing but JSON")
-	require.Len(t, all, 2)
+	require.Len(t, all, 3)
 	columns = make(map[string]tally)
 	for _, c := range all {
 		columns[c.Subject] = c
@@ -48,7 +48,7 @@ func lines(progress string, parts ...string) (n int) {
 
 func requireDemonstrated(t *testing.T, columns map[string]tally, progress string, kills int) {
 	t.Helper()
-	naive, safe := columns[setnxSubject], columns[idemqSubject]
+	naive, safe, once := columns[setnxSubject], columns[idemqSubject], columns[txSubject]
 	require.Positive(t, naive.Lost)
 	require.Zero(t, naive.DeadLettered)
 	require.Zero(t, safe.Lost)
@@ -58,9 +58,15 @@ func requireDemonstrated(t *testing.T, columns map[string]tally, progress string
 	require.Equal(t, lines(progress, "idemq: kill -9", inWindow.String()), safe.Doubled)
 	require.Equal(t, kills, safe.Doubled)
 	require.Equal(t, safe.Doubled, safe.DoubledInWindow)
-	require.Equal(t, naive.Published, safe.Published)
-	for _, subject := range []string{setnxSubject, idemqSubject} {
-		require.Equal(t, 3*kills, lines(progress, subject+": kill -9"), "the same kills for both")
+	require.Zero(t, once.Lost)
+	require.Zero(t, once.Doubled)
+	require.Equal(t, safe.DeadLettered, once.DeadLettered)
+	require.Positive(t, once.Retried)
+	require.GreaterOrEqual(t, once.TakenOver, 2*kills)
+	require.Equal(t, kills, lines(progress, txSubject+": kill -9", inWindow.String()))
+	for subject, c := range columns {
+		require.Equal(t, naive.Published, c.Published)
+		require.Equal(t, 3*kills, lines(progress, subject+": kill -9"), "the same kills for all")
 	}
 }
 
@@ -78,8 +84,9 @@ func TestSmallDemonstrationPrintsItsTable(t *testing.T) {
 	t.Parallel()
 	var out, log bytes.Buffer
 	require.NoError(t, run(t.Context(), []string{"--orders", "20"}, func(string) string { return "" }, &out, &log), "%s", &log)
-	require.Regexp(t, `setnx loop +idemq`, out.String())
+	require.Regexp(t, `setnx loop +idemq +idemq in tx`, out.String())
 	require.Contains(t, out.String(), "idemq lost none. It did 1 twice")
+	require.Contains(t, out.String(), "that window is closed: 1 children were killed in it")
 }
 
 func TestDemonstrationOnRealServers(t *testing.T) {
@@ -87,7 +94,7 @@ func TestDemonstrationOnRealServers(t *testing.T) {
 	for _, kind := range brokerKinds() {
 		t.Run(kind.name, func(t *testing.T) {
 			at := realServers(t, kind.name)
-			env := map[string]string{kind.variable: strings.Join(at.Brokers, ","), redisVar: at.Redis}
+			env := map[string]string{kind.variable: strings.Join(at.Brokers, ","), redisVar.name: at.Redis}
 			columns, progress := demonstrate(t, env, "--broker", kind.name, "--store", "redis", "--orders", "100", "--seed", "4")
 			requireDemonstrated(t, columns, progress, 2)
 		})
@@ -111,9 +118,9 @@ func realServers(t *testing.T, kind string) servers {
 }
 
 func TestInterruptedDemonstrationEndsItsChildren(t *testing.T) {
-	e, err := startEmbedded()
+	e, err := startEmbedded(servers{})
 	require.NoError(t, err)
-	defer e.close()
+	defer func() { require.NoError(t, e.close()) }()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	b, err := e.broker()

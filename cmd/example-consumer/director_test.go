@@ -40,7 +40,7 @@ func TestVictimDiesAtItsPointAndGetsNoAnswer(t *testing.T) {
 	answered(t, d, 2, begin, "window", goOn)
 	_, ok = tell(d, 2, effect, "window")
 	require.False(t, ok)
-	effects, inWindowOf := d.ledger.accounts["window"].effects()
+	effects, inWindowOf := d.ledger.effects(d.ledger.accounts["window"])
 	require.Equal(t, []int{1, 1}, []int{effects, inWindowOf}, "the effect stands, and was cut off from its verdict")
 
 	answered(t, d, 3, begin, "late", goOn)
@@ -66,7 +66,7 @@ func TestDeadChildIsNotHeard(t *testing.T) {
 	_, _ = tell(d, 1, begin, "early")
 	_, ok := tell(d, 1, effect, "plain")
 	require.False(t, ok)
-	effects, _ := d.ledger.accounts["plain"].effects()
+	effects, _ := d.ledger.effects(d.ledger.accounts["plain"])
 	require.Zero(t, effects)
 }
 
@@ -107,7 +107,7 @@ func TestNoOtherEffectWhileAKillIsPlaced(t *testing.T) {
 		require.False(t, ok)
 		require.Len(t, *kills, 1)
 		require.False(t, <-heard)
-		effects, _ := d.ledger.accounts["plain"].effects()
+		effects, _ := d.ledger.effects(d.ledger.accounts["plain"])
 		require.Equal(t, 1, effects)
 	})
 }

@@ -2,37 +2,57 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/idemq/idemq/dedup/sqlstore"
 )
 
-// embedded hosts a Kafka and a Redis that speak the real protocols on loopback.
+// embedded hosts what real servers lack: a Kafka and a Redis that speak the real protocols on
+// loopback, and a SQLite database.
 type embedded struct {
 	servers
-	kafka *kfake.Cluster
-	redis *miniredis.Miniredis
-	stop  chan struct{}
-	clock sync.WaitGroup
+	kafka  *kfake.Cluster
+	redis  *miniredis.Miniredis
+	folder string // of the database
+	stop   chan struct{}
+	clock  sync.WaitGroup
 }
 
-func startEmbedded() (*embedded, error) {
-	kafka, err := kfake.NewCluster(
-		kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(100*time.Millisecond),
-		kfake.BrokerConfigs(map[string]string{"group.initial.rebalance.delay.ms": "0"}))
-	if err != nil {
-		return nil, fmt.Errorf("embedded Kafka: %w", err)
+func startEmbedded(real servers) (e *embedded, err error) {
+	e = &embedded{servers: real, stop: make(chan struct{})}
+	defer func() {
+		if err != nil {
+			e.close()
+		}
+	}()
+	if e.Kind == "" {
+		e.kafka, err = kfake.NewCluster(
+			kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(100*time.Millisecond),
+			kfake.BrokerConfigs(map[string]string{"group.initial.rebalance.delay.ms": "0"}))
+		if err != nil {
+			return e, fmt.Errorf("embedded Kafka: %w", err)
+		}
+		e.Kind, e.Brokers = kafkaName, e.kafka.ListenAddrs()
 	}
-	redis, err := miniredis.Run()
-	if err != nil {
-		kafka.Close()
-		return nil, fmt.Errorf("embedded Redis: %w", err)
+	if e.Redis == "" { // the SETNX loop needs one whatever the store is
+		if e.redis, err = miniredis.Run(); err != nil {
+			return e, fmt.Errorf("embedded Redis: %w", err)
+		}
+		e.Redis = e.redis.Addr()
+		e.clock.Go(e.tick)
 	}
-	e := &embedded{kafka: kafka, redis: redis, stop: make(chan struct{})}
-	e.servers = servers{Kind: kafkaName, Brokers: kafka.ListenAddrs(), Redis: redis.Addr()}
-	e.clock.Go(e.tick)
+	if e.Dialect == "" {
+		if e.folder, err = os.MkdirTemp("", "idemq-example-"); err != nil {
+			return e, fmt.Errorf("embedded SQLite: %w", err)
+		}
+		e.Dialect, e.DSN = sqlstore.SQLite, sqliteDSN(filepath.Join(e.folder, "example.db"))
+	}
 	return e, nil
 }
 
@@ -53,9 +73,17 @@ func (e *embedded) tick() {
 	}
 }
 
-func (e *embedded) close() {
+func (e *embedded) close() error {
 	close(e.stop)
 	e.clock.Wait()
-	e.redis.Close()
-	e.kafka.Close()
+	if e.redis != nil {
+		e.redis.Close()
+	}
+	if e.kafka != nil {
+		e.kafka.Close()
+	}
+	if e.folder == "" {
+		return nil
+	}
+	return os.RemoveAll(e.folder)
 }

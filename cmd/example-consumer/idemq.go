@@ -2,15 +2,13 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"log/slog"
 	"sync"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/idemq/idemq/consumer"
 	"github.com/idemq/idemq/dedup"
-	"github.com/idemq/idemq/dedup/redisstore"
 )
 
 // runIdemq consumes with idemq. Source and store are wrapped to tell the parent where the message is on
@@ -21,11 +19,17 @@ func runIdemq(ctx context.Context, a *assignment, rep *reporter, log *slog.Logge
 		return err
 	}
 	defer b.close()
-	client := redis.NewClient(&redis.Options{Addr: a.Servers.Redis})
-	defer client.Close()
-	w := &watch{rep: rep, orders: make(map[dedup.Fingerprint]string), ran: make(map[place]bool)}
-	store := &watchedStore{Store: redisstore.New(client, &redisstore.Options{Prefix: a.Group + ":", Logger: log}), w: w}
-	guard, err := dedup.New(a.Group, store, &dedup.Options{Lease: lease, Logger: log})
+	open := a.Servers.openNamed
+	if a.Subject == txSubject {
+		open = a.Servers.openTx
+	}
+	store, err := open(ctx, a.Group+":", log)
+	if err != nil {
+		return err
+	}
+	defer store.close()
+	w := &watch{rep: rep, effects: a.Servers.effectsOf(a.Group), orders: make(map[dedup.Fingerprint]string), ran: make(map[place]bool)}
+	guard, err := dedup.New(a.Group, &watchedStore{Store: store.Store, w: w}, &dedup.Options{Lease: lease, Logger: log})
 	if err != nil {
 		return err
 	}
@@ -33,9 +37,14 @@ func runIdemq(ctx context.Context, a *assignment, rep *reporter, log *slog.Logge
 	if err != nil {
 		return err
 	}
-	c, err := consumer.New(&watchedSource{Source: source, w: w}, guard, w.handle, &consumer.Options{
-		Policy: consumer.Policy{Backoff: shortDelays[:1]},
-	})
+	watched := &watchedSource{Source: source, w: w}
+	o := &consumer.Options{Policy: consumer.Policy{Backoff: shortDelays[:1]}}
+	var c *consumer.Consumer
+	if a.Subject == txSubject {
+		c, err = consumer.NewInTx(watched, guard, w.handleInTx, o)
+	} else {
+		c, err = consumer.New(watched, guard, w.handle, o)
+	}
 	if err != nil {
 		return err
 	}
@@ -44,19 +53,30 @@ func runIdemq(ctx context.Context, a *assignment, rep *reporter, log *slog.Logge
 
 // watch knows which order is behind a delivery and behind a record.
 type watch struct {
-	rep *reporter
+	rep     *reporter
+	effects effects
 
 	mu     sync.Mutex
 	orders map[dedup.Fingerprint]string // a store sees no IDs, but the fingerprint of the body
 	ran    map[place]bool               // a handler has had this copy in this process
 }
 
+// handle has an effect that is a call to the parent.
 func (w *watch) handle(ctx context.Context, m *consumer.Message) error {
+	return w.run(ctx, m, func() error { return nil })
+}
+
+// handleInTx has an effect that is a row. The call to the parent, after it, is where the child may be killed.
+func (w *watch) handleInTx(ctx context.Context, tx *sql.Tx, m *consumer.Message) error {
+	return w.run(ctx, m, func() error { return w.effects.add(ctx, tx, m.ID) })
+}
+
+func (w *watch) run(ctx context.Context, m *consumer.Message, work func() error) error {
 	at := placeOf(m)
 	w.mu.Lock()
 	w.ran[at] = true
 	w.mu.Unlock()
-	err := handleOrder(ctx, w.rep, m.ID, at)
+	err := handleOrder(ctx, w.rep, m.ID, at, work)
 	if errors.Is(err, errPoison) {
 		return consumer.Permanent(err)
 	}
@@ -113,25 +133,42 @@ func (s *watchedSettler) Ack(ctx context.Context) error {
 
 // watchedStore reports verdicts that the store has taken, before anybody acts on them.
 type watchedStore struct {
-	*redisstore.Store
+	dedup.Store
 	w *watch
+}
+
+func (s *watchedStore) Ping(ctx context.Context) error { return s.Store.(dedup.Pinger).Ping(ctx) }
+
+func (s *watchedStore) InTx(ctx context.Context, f dedup.FinishRequest, work func(tx *sql.Tx) error) error {
+	if err := s.Store.(dedup.TxStore).InTx(ctx, f, work); err != nil {
+		return err
+	}
+	return s.w.tellVerdicts(ctx, f)
 }
 
 func (s *watchedStore) Finish(ctx context.Context, in []dedup.FinishRequest, out []error) error {
 	if err := s.Store.Finish(ctx, in, out); err != nil {
 		return err
 	}
-	var done []string
-	s.w.mu.Lock()
+	var done []dedup.FinishRequest
 	for i := range in {
 		if in[i].State == dedup.Done && (out[i] == nil || errors.Is(out[i], dedup.ErrRecordLost)) {
-			done = append(done, s.w.orders[in[i].Fingerprint])
+			done = append(done, in[i])
 		}
 	}
-	s.w.mu.Unlock()
 	if len(done) == 0 {
 		return nil
 	}
-	_, err := s.w.rep.tell(ctx, report{Kind: verdict, Orders: done})
+	return s.w.tellVerdicts(ctx, done...)
+}
+
+func (w *watch) tellVerdicts(ctx context.Context, done ...dedup.FinishRequest) error {
+	orders := make([]string, len(done))
+	w.mu.Lock()
+	for i := range done {
+		orders[i] = w.orders[done[i].Fingerprint]
+	}
+	w.mu.Unlock()
+	_, err := w.rep.tell(ctx, report{Kind: verdict, Orders: orders})
 	return err
 }

@@ -23,10 +23,12 @@ type account struct {
 	acked                 []place // copies that were acknowledged without a run
 	producer, redelivered int     // how often, by cause
 	deadLettered          int     // copies in the dead letter topic
+	rows                  int     // effects, where they are rows
 }
 
 // ledger is the parent's own count of one subject. Nothing in it comes from a counter of a library.
 type ledger struct {
+	inRows    bool // effects are rows, counted at the end; until then what a child says of one is an intention
 	mu        sync.Mutex
 	published int
 	delivered int
@@ -122,7 +124,7 @@ func (l *ledger) fail(child int, order string) {
 	l.mark(child, order, "failure", func(h *handling) { h.failed = true })
 }
 
-// effect is the effect itself: the order counts as carried out from here on.
+// effect is the effect itself: the order counts as carried out from here on, but for one that is a row.
 func (l *ledger) effect(child int, order string) {
 	l.mark(child, order, "effect", func(h *handling) { h.effect = true })
 }
@@ -170,6 +172,11 @@ func (l *ledger) kill(child int, p point) {
 			}
 		}
 	}
+}
+
+// row notes n effects of an order that were read back.
+func (l *ledger) row(order string, n int) {
+	l.on(order, "row", func(a *account) { a.rows += n })
 }
 
 // deadLetter notes a dead letter that was read back.

@@ -91,6 +91,24 @@ func TestCheckerFindsWhatDoesNotAddUp(t *testing.T) {
 	}
 }
 
+// Where effects are rows, what was cut off from its verdict was rolled back with it.
+func TestCheckerOfRowsWantsEachOnce(t *testing.T) {
+	rows := func(change func(l *ledger)) []string {
+		l := faultless("")
+		l.inRows = true
+		for _, id := range []string{"plain", "early", "window", "late", "failing"} {
+			l.row(id, 1)
+		}
+		change(l)
+		return l.check(plan())
+	}
+	require.Empty(t, rows(func(*ledger) {}))
+	require.Contains(t, rows(func(l *ledger) { l.row("window", 1) }), "1 effects were repeated, which one transaction with the verdict rules out")
+	require.Contains(t, rows(func(l *ledger) { l.accounts["early"].rows = 0 }), "early is lost")
+	require.Contains(t, rows(func(l *ledger) { l.row("poison", 1) }), "poison cannot succeed, but has an effect")
+	require.Contains(t, rows(func(l *ledger) { l.row("ghost", 1) }), "row of unknown order ghost")
+}
+
 func TestLostAndRepeatedOrdersAreCounted(t *testing.T) {
 	l := faultless("plain")
 	handle(l, 4, "late", 3)

@@ -2,12 +2,13 @@
 //
 //	go run ./cmd/example-consumer
 //
-// needs nothing but Go. It hosts a Kafka and a Redis in its own process and starts consumers as
+// needs nothing but Go. It hosts a Kafka, a Redis and a SQLite database and starts consumers as
 // child processes of the same binary, which it really kills with SIGKILL: before a handler's effect,
-// between effect and verdict, between verdict and acknowledgement. Two subjects get the same orders,
+// between effect and verdict, between verdict and acknowledgement. Three subjects get the same orders,
 // the same producer duplicates, the same failing handlers and the same kills: the usual SETNX loop,
-// and idemq. What happened is counted by the parent, to which every effect is a call, and not by the
-// libraries. A table ends the run; the exit status is 1 if the idemq column does not add up.
+// idemq, and idemq with effect and verdict in one database transaction. What happened is counted by the
+// parent, to which every effect is a call, or, of the third, a row; not by the libraries.
+// A table ends the run; the exit status is 1 if a column of idemq does not add up.
 //
 //	--seed N     another schedule of duplicates, failures and kills (default 1)
 //	--orders N   how many orders (default 200, at least 20)
@@ -26,7 +27,14 @@
 //	--broker rabbitmq   IDEMQ_RABBITMQ_URL=amqp://guest:guest@localhost:5672/
 //	--broker rocketmq   IDEMQ_ROCKETMQ_NAMESRV=localhost:9876
 //
-// The first runs the demonstration there, in topics or queues of its own, which it deletes. On Kafka the session
+// or with another store:
+//
+//	--store postgres    IDEMQ_POSTGRES_DSN=postgres://user:password@localhost:5432/database
+//	--store mysql       IDEMQ_MYSQL_DSN=user:password@tcp(localhost:3306)/database (MariaDB, too)
+//	--store sqlite      IDEMQ_SQLITE_FILE, a path (default: idemq-example.db in the temporary folder)
+//	--store tier        IDEMQ_REDIS_ADDR in front of IDEMQ_POSTGRES_DSN or IDEMQ_MYSQL_DSN
+//
+// The first runs the demonstration there, in topics, queues and a table of its own, which it deletes. On Kafka the session
 // timeout of its consumers is 2 s, which the broker must allow (group.min.session.timeout.ms). The
 // second puts sample orders into a topic, making the topic or queue where it is missing. The third is a
 // service: it consumes until SIGTERM or SIGINT, then drains and exits with 0; a second signal ends it at
@@ -81,14 +89,12 @@ func run(ctx context.Context, args []string, env func(string) string, stdout, st
 		return produce(ctx, c, stderr)
 	case c.service:
 		return serve(ctx, c, stdout, stderr)
-	case c.servers.Kind != "":
-		return demo(ctx, c, stdout, stderr)
 	}
-	e, err := startEmbedded()
+	e, err := startEmbedded(c.servers)
 	if err != nil {
 		return err
 	}
-	defer e.close()
+	defer e.close() // its folder is a temporary one
 	c.servers = e.servers
 	return demo(ctx, c, stdout, stderr)
 }

@@ -13,11 +13,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/idemq/idemq/consumer"
 	"github.com/idemq/idemq/dedup"
-	"github.com/idemq/idemq/dedup/redisstore"
 )
 
 // appName keeps this application's records apart from those of others on the same Redis.
@@ -31,10 +28,13 @@ func serve(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 		return err
 	}
 	defer b.close()
-	client := redis.NewClient(&redis.Options{Addr: c.servers.Redis})
-	defer client.Close()
+	store, err := c.servers.openNamed(ctx, "", log)
+	if err != nil {
+		return err
+	}
+	defer store.close()
 	m := newMetrics()
-	guard, err := dedup.New(appName, redisstore.New(client, &redisstore.Options{Logger: log}), &dedup.Options{Logger: log, Observe: m.observe})
+	guard, err := dedup.New(appName, store.Store, &dedup.Options{Logger: log, Observe: m.observe})
 	if err != nil {
 		return err
 	}

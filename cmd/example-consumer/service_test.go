@@ -46,7 +46,7 @@ func command(t *testing.T, at servers, args ...string) *exec.Cmd {
 	cmd := exec.Command(self, append([]string{"--broker", at.Kind, "--store", "redis", "--serve"}, args...)...)
 	kind, err := kindOf(at.Kind)
 	require.NoError(t, err)
-	cmd.Env = append(os.Environ(), commandVar+"=1", kind.variable+"="+strings.Join(at.Brokers, ","), redisVar+"="+at.Redis)
+	cmd.Env = append(os.Environ(), commandVar+"=1", kind.variable+"="+strings.Join(at.Brokers, ","), redisVar.name+"="+at.Redis)
 	return cmd
 }
 
@@ -148,9 +148,9 @@ func (p *process) awaitEnd() {
 // onAll runs f on the embedded servers and on the real ones of each kind.
 func onAll(t *testing.T, f func(t *testing.T, at servers)) {
 	t.Run("embedded", func(t *testing.T) {
-		e, err := startEmbedded()
+		e, err := startEmbedded(servers{})
 		require.NoError(t, err)
-		defer e.close()
+		defer func() { require.NoError(t, e.close()) }()
 		f(t, e.servers)
 	})
 	for _, kind := range brokerKinds() {
@@ -231,9 +231,9 @@ func brokerAt(t *testing.T, at servers) broker {
 }
 
 func TestReadyFollowsTheStore(t *testing.T) {
-	e, err := startEmbedded()
+	e, err := startEmbedded(servers{})
 	require.NoError(t, err)
-	defer e.close()
+	defer func() { require.NoError(t, e.close()) }()
 	topic, _ := newTopic(t, e.servers, 3)
 	p := startService(t, e.servers, "--topic", topic, "--group", topic)
 	ready := func() bool { status, _ := p.page("/readyz"); return status == http.StatusOK }
@@ -309,7 +309,7 @@ idemq_receiving 1
 }
 
 func TestReadyFollowsTheBroker(t *testing.T) {
-	e, err := startEmbedded()
+	e, err := startEmbedded(servers{})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		close(e.stop)

@@ -46,7 +46,7 @@ func (l *setnxLoop) each(ctx context.Context, id string, at place) error {
 		return err
 	}
 	if first {
-		if err := handleOrder(ctx, l.rep, id, at); err != nil {
+		if err := handleOrder(ctx, l.rep, id, at, func() error { return nil }); err != nil {
 			return err // the key stays behind: the next delivery takes the order for done
 		}
 	}
@@ -59,9 +59,9 @@ var (
 	errPoison     = errors.New("the order has no items")
 )
 
-// handleOrder is the handler of both subjects. Its effect is a call to the parent. It is not
-// interrupted, since an effect that was sent but not waited for would be counted and denied.
-func handleOrder(ctx context.Context, rep *reporter, id string, at place) error {
+// handleOrder is the handler of all subjects: work, and a call to the parent, which is the effect where work
+// has none. It is not interrupted, since an effect that was sent but not waited for would be counted and denied.
+func handleOrder(ctx context.Context, rep *reporter, id string, at place, work func() error) error {
 	ctx = context.WithoutCancel(ctx)
 	a, err := rep.tell(ctx, report{Kind: begin, Orders: []string{id}, At: at})
 	if err != nil {
@@ -72,6 +72,9 @@ func handleOrder(ctx context.Context, rep *reporter, id string, at place) error 
 		return errMadeToFail
 	case failForAye:
 		return errPoison
+	}
+	if err := work(); err != nil {
+		return err
 	}
 	_, err = rep.tell(ctx, report{Kind: effect, Orders: []string{id}})
 	return err

@@ -58,13 +58,14 @@ func words(columns []tally) string {
 		t := &columns[i]
 		kills := t.kills[inWindow]
 		switch {
-		case t.Subject != idemqSubject:
+		case t.Subject == setnxSubject:
 			fmt.Fprintf(&b, "The SETNX loop lost %d of %d orders: it writes the key before the work, so whatever fails or dies after that is taken for done.\n", t.Lost, t.orders)
-		case t.Lost == 0 && t.Doubled == t.DoubledInWindow && t.Doubled == kills:
+		case t.Subject == txSubject && t.Lost == 0 && t.Doubled == 0:
+			fmt.Fprintf(&b, "With effect and verdict in one database transaction that window is closed: %d children were killed in it, and nothing was lost or done twice.\n", kills)
+		case t.Subject == idemqSubject && t.Lost == 0 && t.Doubled == t.DoubledInWindow && t.Doubled == kills:
 			fmt.Fprintf(&b, "idemq lost none. It did %d twice, exactly as often as a child was killed between effect and verdict; no other kill, failure or duplicate repeated an effect.\n", t.Doubled)
-			fmt.Fprintln(&b, "That window closes only where effect and verdict commit in one database transaction.")
 		default:
-			fmt.Fprintf(&b, "idemq lost %d and did %d twice, with %d children killed between effect and verdict: THIS DOES NOT ADD UP.\n", t.Lost, t.Doubled, kills)
+			fmt.Fprintf(&b, "%s lost %d and did %d twice, with %d children killed between effect and verdict: THIS DOES NOT ADD UP.\n", t.Subject, t.Lost, t.Doubled, kills)
 		}
 	}
 	return b.String()

@@ -44,7 +44,7 @@ func (l *ledger) tally(subject string) tally {
 		if a.deadLettered > 0 {
 			t.DeadLettered++
 		}
-		effects, inWindow := a.effects()
+		effects, inWindow := l.effects(a)
 		switch {
 		case effects == 0 && a.deadLettered == 0:
 			t.Lost++
@@ -58,7 +58,10 @@ func (l *ledger) tally(subject string) tally {
 }
 
 // effects counts the order's effects, and those of them whose child was killed before the verdict.
-func (a *account) effects() (all, inWindow int) {
+func (l *ledger) effects(a *account) (all, inWindow int) {
+	if l.inRows {
+		return a.rows, 0 // one that was cut off from its verdict was rolled back with it
+	}
 	for _, h := range a.runs {
 		if h.effect {
 			all++
@@ -71,7 +74,7 @@ func (a *account) effects() (all, inWindow int) {
 }
 
 // check lists what does not add up in a column that promises: nothing is lost, and what is done twice was
-// in the window, exactly as often as a child was killed there.
+// in the window, exactly as often as a child was killed there; nothing at all, where effects are rows.
 func (l *ledger) check(s *schedule) []string {
 	t := l.tally("")
 	l.mu.Lock()
@@ -79,9 +82,12 @@ func (l *ledger) check(s *schedule) []string {
 	wrong := slices.Clone(l.strangers)
 	say := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	for _, id := range s.orders {
-		l.accounts[id].check(id, s.poison[id], say)
+		l.checkOrder(id, s.poison[id], say)
 	}
-	if t.Doubled != l.kills[inWindow] {
+	switch {
+	case l.inRows && t.Doubled > 0:
+		say("%d effects were repeated, which one transaction with the verdict rules out", t.Doubled)
+	case !l.inRows && t.Doubled != l.kills[inWindow]:
 		say("%d effects were repeated, but %d children were killed between effect and verdict", t.Doubled, l.kills[inWindow])
 	}
 	if most := t.Published - t.orders; t.producer > most {
@@ -90,9 +96,10 @@ func (l *ledger) check(s *schedule) []string {
 	return append(wrong, l.unplaced(s)...)
 }
 
-// check is that of one order.
-func (a *account) check(id string, poison bool, say func(string, ...any)) {
-	effects, cut := a.effects()
+// checkOrder is check for one order.
+func (l *ledger) checkOrder(id string, poison bool, say func(string, ...any)) {
+	a := l.accounts[id]
+	effects, cut := l.effects(a)
 	switch {
 	case poison && effects > 0:
 		say("%s cannot succeed, but has an effect", id)

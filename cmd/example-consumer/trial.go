@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -36,6 +37,7 @@ type trial struct {
 	director *director
 	report   string // the director's address
 	stderr   io.Writer
+	effects  effects // of the subject whose effects are rows
 
 	mu       sync.Mutex
 	born     int
@@ -44,8 +46,9 @@ type trial struct {
 }
 
 func newTrial(subject, topic string, s *schedule, at servers, b broker, log *progress, stderr io.Writer) *trial {
-	t := &trial{subject: subject, plan: s, servers: at, broker: b, topic: topic, log: log, stderr: stderr, running: make(map[int]*exec.Cmd)}
+	t := &trial{subject: subject, effects: at.effectsOf(topic), plan: s, servers: at, broker: b, topic: topic, log: log, stderr: stderr, running: make(map[int]*exec.Cmd)}
 	t.director = newDirector(s, t.kill)
+	t.director.ledger.inRows = subject == txSubject
 	return t
 }
 
@@ -67,10 +70,47 @@ func (t *trial) run(ctx context.Context) error {
 	if err := t.broker.create(ctx, t.topic, t.topic); err != nil {
 		return err
 	}
+	if err := t.createEffects(ctx); err != nil {
+		return err
+	}
 	if err := t.consume(ctx); err != nil {
 		return fmt.Errorf("%s: %w", t.subject, err)
 	}
+	if err := t.countEffects(ctx); err != nil {
+		return err
+	}
 	return t.readDeadLetters(ctx)
+}
+
+// withRows calls f with the database, where effects are rows.
+func (t *trial) withRows(f func(db *sql.DB) error) error {
+	if t.subject != txSubject {
+		return nil
+	}
+	db, err := t.servers.openDB()
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(db), db.Close())
+}
+
+func (t *trial) createEffects(ctx context.Context) error {
+	return t.withRows(func(db *sql.DB) error { return t.effects.create(ctx, db) })
+}
+
+func (t *trial) dropEffects(ctx context.Context) error {
+	return t.withRows(func(db *sql.DB) error { return t.effects.drop(ctx, db) })
+}
+
+// countEffects takes the rows into the ledger.
+func (t *trial) countEffects(ctx context.Context) error {
+	return t.withRows(func(db *sql.DB) error {
+		rows, err := t.effects.count(ctx, db)
+		for order, n := range rows {
+			t.director.ledger.row(order, n)
+		}
+		return err
+	})
 }
 
 // publish spreads the schedule over a few seconds, so that kills, too, are spread.
