@@ -98,7 +98,7 @@ func (a *accounts) inspect(t *testing.T, id string) dedup.Record {
 func TestEachMessageHasItsEffectOnceInTransactions(t *testing.T) {
 	a := newAccounts(t)
 	b := kafkaLike()
-	all := messages(300, "")
+	all := messages(100, "")
 	for i, m := range all {
 		m.Key = fmt.Sprint("lane", i%5)
 		b.Publish(m)
@@ -117,11 +117,11 @@ func TestEachMessageHasItsEffectOnceInTransactions(t *testing.T) {
 		}
 		return nil
 	}, nil))
-	require.EqualValues(t, 300, stats.Done)
-	require.EqualValues(t, 60, stats.Duplicates)
-	require.EqualValues(t, 330, runs.Load())
+	require.EqualValues(t, 100, stats.Done)
+	require.EqualValues(t, 20, stats.Duplicates)
+	require.EqualValues(t, 110, runs.Load())
 	entries := a.entries(t)
-	require.Len(t, entries, 300)
+	require.Len(t, entries, 100)
 	for id, n := range entries {
 		require.Equal(t, 1, n, id)
 	}
