@@ -55,9 +55,9 @@ func (c *cluster) history() history {
 }
 
 // keyOf is the documented key of a record: SHA-256 over length-prefixed application, scope and ID.
-func keyOf(c *cluster, id string) string {
+func (s *childSpec) keyOf(id string) string {
 	h := sha256.New()
-	for _, p := range []string{c.spec.App, c.spec.Broker + "/" + c.spec.Group, id} {
+	for _, p := range []string{s.App, s.Broker + "/" + s.Group, id} {
 		_ = binary.Write(h, binary.BigEndian, uint64(len(p)))
 		h.Write([]byte(p))
 	}
@@ -69,7 +69,7 @@ func keyOf(c *cluster, id string) string {
 func (h history) incident(c *cluster, effect event) (kill, stop bool) {
 	p := effect.by
 	verdict := false
-	for _, d := range h.done[keyOf(c, effect.id)] {
+	for _, d := range h.done[c.spec.keyOf(effect.id)] {
 		verdict = verdict || d.by == p && d.epoch == effect.epoch
 	}
 	if !p.killed.IsZero() {

@@ -20,6 +20,7 @@ import (
 	"github.com/idemq/idemq/consumer"
 	"github.com/idemq/idemq/dedup"
 	"github.com/idemq/idemq/dedup/redisstore"
+	"github.com/idemq/idemq/dedup/sqlstore"
 )
 
 const childEnv = "IDEMQ_CHAOS_CHILD"
@@ -44,6 +45,10 @@ type childSpec struct {
 	Killer                           string // the message whose handler kills the process
 	Work                             time.Duration
 	Lease, Session                   time.Duration
+
+	Dialect     sqlstore.Dialect // of the database with the effects and their verdicts; empty: no transactions
+	DSN, Ledger string           // of that; the table of effects
+	Tier        bool             // Redis in front of it
 }
 
 // failsOnce says for which messages the first attempt fails, before its effect.
@@ -67,18 +72,21 @@ func child(raw string) error {
 		return err
 	}
 	defer log.Close()
+	report := func(kind, id string, epoch uint64) {
+		fmt.Fprintf(log, "%s %s %d %d\n", kind, id, epoch, time.Now().UnixNano())
+	}
+	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
+	if s.DSN != "" {
+		return childInTx(ctx, &s, report, logger)
+	}
 	db, err := openFence(s.Folder)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	report := func(kind, id string, epoch uint64) {
-		fmt.Fprintf(log, "%s %s %d %d\n", kind, id, epoch, time.Now().UnixNano())
-	}
 	rdb := redis.NewClient(&redis.Options{Addr: s.Redis})
 	defer rdb.Close()
 	store := &verdicts{Store: redisstore.New(rdb, nil), report: report}
-	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	guard, err := dedup.New(s.App, store, &dedup.Options{Lease: s.Lease, Logger: logger})
 	if err != nil {
 		return err
