@@ -91,11 +91,25 @@ func TestSmallDemonstrationPrintsItsTable(t *testing.T) {
 
 func TestDemonstrationOnRealServers(t *testing.T) {
 	t.Parallel()
-	for _, kind := range brokerKinds() {
-		t.Run(kind.name, func(t *testing.T) {
-			at := realServers(t, kind.name)
-			env := map[string]string{kind.variable: strings.Join(at.Brokers, ","), redisVar.name: at.Redis}
-			columns, progress := demonstrate(t, env, "--broker", kind.name, "--store", "redis", "--orders", "100", "--seed", "4")
+	for _, c := range []struct{ broker, store string }{
+		{"rabbitmq", "redis"}, {"rocketmq", "redis"}, {"kafka", "postgres"}, {"rabbitmq", "mysql"}, {"kafka", tierName},
+	} {
+		t.Run(c.broker+" "+c.store, func(t *testing.T) {
+			at := realServers(t, c.broker)
+			kind, err := kindOf(c.broker)
+			require.NoError(t, err)
+			env := map[string]string{kind.variable: strings.Join(at.Brokers, ",")}
+			switch c.store {
+			case "postgres":
+				env[postgresVar.name] = testenv.PostgreSQL(t)
+			case "mysql":
+				env[mysqlVar.name] = testenv.MySQL(t)
+			case tierName:
+				env[mysqlVar.name], env[redisVar.name] = testenv.MySQL(t), at.Redis
+			default:
+				env[redisVar.name] = at.Redis
+			}
+			columns, progress := demonstrate(t, env, "--broker", c.broker, "--store", c.store, "--orders", "100", "--seed", "4")
 			requireDemonstrated(t, columns, progress, 2)
 		})
 	}
