@@ -9,12 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestQuickStartOfTheReadmeIsTheProgramThatCompiles(t *testing.T) {
+func TestProgramsOfTheReadmeAreThoseThatCompile(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
 	require.NoError(t, err)
-	program, err := os.ReadFile("quickstart/main.go")
-	require.NoError(t, err)
-	require.Contains(t, string(readme), "```go\n"+strings.TrimSpace(string(program))+"\n```")
+	for _, name := range []string{"quickstart", "inbox"} {
+		program, err := os.ReadFile(name + "/main.go")
+		require.NoError(t, err)
+		require.Contains(t, string(readme), "```go\n"+strings.TrimSpace(string(program))+"\n```", name)
+	}
 }
 
 func TestCommandsOfTheReadmeExist(t *testing.T) {
