@@ -207,7 +207,9 @@ func (w *writing) insist(ctx context.Context, items []int) (map[int]bool, error)
 	}
 	for i, f := range records {
 		mine := &w.records[i].record
-		hit[i] = f.owner == mine.owner && f.revision == mine.revision+1 && f.epoch == mine.epoch
+		// The revision alone is not proof: the owner's own verdict or beat may have come between.
+		hit[i] = f.revision == mine.revision+1 && f.owner == mine.owner && f.epoch == mine.epoch &&
+			f.state == mine.state && f.lease == mine.lease && f.expires == mine.expires
 	}
 	return hit, nil
 }

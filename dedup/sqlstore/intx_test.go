@@ -30,8 +30,12 @@ func openShop(t testing.TB, b *base, o *sqlstore.Options) *shop {
 }
 
 func (s *shop) insert(id int) func(tx *sql.Tx) error {
+	return s.insertUnder(context.Background(), id)
+}
+
+func (s *shop) insertUnder(ctx context.Context, id int) func(tx *sql.Tx) error {
 	return func(tx *sql.Tx) error {
-		_, err := tx.Exec(fmt.Sprintf("INSERT INTO %s_orders (id, n) VALUES (%d, 1)", s.table, id))
+		_, err := tx.ExecContext(ctx, fmt.Sprintf("INSERT INTO %s_orders (id, n) VALUES (%d, 1)", s.table, id))
 		return err
 	}
 }

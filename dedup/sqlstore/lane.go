@@ -8,41 +8,50 @@ import (
 
 // lane is the connection on which beats go out while transactions of InTx run: those can hold all
 // connections of the pool for longer than a lease, and a beat that waits for one would lose the
-// claim whose transaction it waits for. It is taken with the first of the transactions and given back with
-// the last, so an idle Store holds nothing.
+// claim whose transaction it waits for. It is taken before the first of the transactions begins and given
+// back with the last, so an idle Store holds nothing.
 type lane struct {
 	db *sql.DB
 
 	mu      sync.Mutex
-	running int       // transactions
-	conn    *sql.Conn // nil: none was free
-	busy    bool      // a beat is on it
+	running int           // transactions
+	opening chan struct{} // closed when conn has been asked for
+	conn    *sql.Conn
+	busy    bool // a beat is on it
 }
 
-// reserve is called before a transaction begins. It takes a connection only where the pool has at least one
-// more than that for the transaction itself, so two are never needed at once.
+// smallPool has no connection to keep for beats: with one taken, work that holds another of its own
+// would wait for its transaction for ever.
+const smallPool = 2
+
+// reserve is called before a transaction begins, and release after it ended.
 func (l *lane) reserve(ctx context.Context) (release func()) {
 	l.mu.Lock()
 	l.running++
-	take := l.conn == nil && l.spare()
-	l.mu.Unlock()
-	if take {
-		if c, err := l.db.Conn(ctx); err == nil {
-			l.mu.Lock()
-			if l.conn == nil {
-				l.conn, c = c, nil
-			}
-			l.mu.Unlock()
-			give(c)
+	limit := l.db.Stats().MaxOpenConnections
+	opening := l.opening
+	switch {
+	case l.conn != nil, limit > 0 && limit <= smallPool:
+		l.mu.Unlock()
+	case opening != nil:
+		l.mu.Unlock()
+		select {
+		case <-opening:
+		case <-ctx.Done():
 		}
+	default:
+		l.opening = make(chan struct{})
+		l.mu.Unlock()
+		c, err := l.db.Conn(ctx)
+		l.mu.Lock()
+		if err == nil {
+			l.conn = c
+		}
+		close(l.opening)
+		l.opening = nil
+		l.mu.Unlock()
 	}
 	return l.release
-}
-
-// spare reports that two connections can be had now, of a pool of at least two.
-func (l *lane) spare() bool {
-	s := l.db.Stats()
-	return s.MaxOpenConnections == 0 || s.InUse+2 <= s.MaxOpenConnections
 }
 
 func (l *lane) release() {

@@ -119,8 +119,16 @@ func (w writer) read(result string) string {
 	if w.d == sqldialect.PostgreSQL {
 		return fmt.Sprintf("WITH %s SELECT q.k, %s, %s FROM q LEFT JOIN %s AS t ON t.k = q.k AND %s", w.with(keyShape), w.now(1), strings.Join(cols, ", "), w.table, asked)
 	}
-	return fmt.Sprintf("SELECT q.k, %s, %s FROM %s LEFT JOIN %s AS t ON t.k = q.k", w.now(1), strings.Join(cols, ", "), w.from(keyShape), w.table)
+	on := " AS t ON t.k = q.k"
+	if w.d == sqldialect.MySQL {
+		on = byKey
+	}
+	return fmt.Sprintf("SELECT q.k, %s, %s FROM %s LEFT JOIN %s%s", w.now(1), strings.Join(cols, ", "), w.from(keyShape), w.table, on)
 }
+
+// byKey keeps MySQL from reading a small table from end to end, which would wait for the lock of every
+// row on the way.
+const byKey = " AS t FORCE INDEX FOR JOIN (PRIMARY) ON t.k = q.k"
 
 // with is PostgreSQL's batch as a common table, and asked a condition beside t.k = q.k, which would
 // do alone: of an array that a query makes the server expects ten elements, whereas a batch of many keys would
@@ -184,7 +192,7 @@ func (w writer) update(s sqldialect.Shape, pairs [][2]string, condition string, 
 	set := w.set(pairs)
 	switch {
 	case w.d == sqldialect.MySQL:
-		return "UPDATE " + w.from(s) + " STRAIGHT_JOIN " + w.table + " AS t ON t.k = q.k" + set + " WHERE " + condition
+		return "UPDATE " + w.from(s) + " STRAIGHT_JOIN " + w.table + byKey + set + " WHERE " + condition
 	case w.d == sqldialect.PostgreSQL && skip:
 		return fmt.Sprintf("WITH %s, free AS MATERIALIZED (SELECT t.k FROM q JOIN %s AS t ON t.k = q.k AND %s WHERE %s ORDER BY t.k FOR NO KEY UPDATE OF t SKIP LOCKED) UPDATE %s AS t%s FROM q JOIN free ON free.k = q.k WHERE t.k = q.k AND %s AND %s RETURNING t.k",
 			w.with(s), w.table, asked, condition, w.table, set, strings.ReplaceAll(asked, "q", "free"), condition)
@@ -197,7 +205,7 @@ func (w writer) update(s sqldialect.Shape, pairs [][2]string, condition string, 
 
 // unlocked finds the rows to update that nobody has locked. Its own locks end with the statement.
 func (w writer) unlocked(s sqldialect.Shape, condition string) string {
-	return "SELECT t.k FROM " + w.from(s) + " STRAIGHT_JOIN " + w.table + " AS t ON t.k = q.k WHERE " + condition + " FOR UPDATE SKIP LOCKED"
+	return "SELECT t.k FROM " + w.from(s) + " STRAIGHT_JOIN " + w.table + byKey + " WHERE " + condition + " FOR UPDATE SKIP LOCKED"
 }
 
 func (w writer) replace(skip bool) string {
