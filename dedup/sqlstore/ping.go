@@ -3,7 +3,6 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -44,8 +43,11 @@ func (s *Store) ping(ctx context.Context) error {
 	if err := s.checkColumns(ctx); err != nil {
 		return err
 	}
-	// A look at a key that nobody has shows that the table may be read.
+	// A look at a key that nobody has, and its removal, show that the table may be read and written.
 	if _, _, err := s.look(ctx, dedup.Key{}, s.text.glance); err != nil {
+		return s.explain(err)
+	}
+	if _, err := s.exec(ctx, nil, s.text.forget, []any{make([]byte, len(dedup.Key{}))}); err != nil {
 		return s.explain(err)
 	}
 	return nil
@@ -67,21 +69,6 @@ func (s *Store) checkServer(ctx context.Context) error {
 	}
 	if why != "" {
 		return fmt.Errorf("the database is %s; connect to the primary (it may change in a fail-over: give the driver all hosts)", why)
-	}
-	if s.dialect == SQLite {
-		return s.checkSQLite(ctx)
-	}
-	return nil
-}
-
-// checkSQLite: in a file that may only be read every claim would fail.
-func (s *Store) checkSQLite(ctx context.Context) error {
-	var queryOnly int
-	if err := s.db.QueryRowContext(ctx, "PRAGMA query_only").Scan(&queryOnly); err != nil {
-		return err
-	}
-	if queryOnly != 0 {
-		return errors.New("the database is set to query_only; leave it off for this connection")
 	}
 	return nil
 }
