@@ -1,0 +1,212 @@
+package sqlstore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/idemq/idemq/dedup"
+	"github.com/idemq/idemq/internal/sqldialect"
+)
+
+// Claim implements dedup.Store.
+func (s *Store) Claim(ctx context.Context, in []dedup.ClaimRequest, out []dedup.Verdict) error {
+	b, open := s.begin(len(in), func(i int) *dedup.Key { return &in[i].Key }, func(i int) error { return checkClaim(&in[i]) },
+		func(i int, err error) { out[i] = dedup.Verdict{Err: err} })
+	c := claiming{batch: b, in: in, out: out}
+	for round := 1; len(open) > 0; round++ {
+		var err error
+		if open, err = c.round(ctx, open, round == rounds); err != nil {
+			return fmt.Errorf("sqlstore: claim of %d: %w", len(in), s.explain(err))
+		}
+	}
+	return ctx.Err()
+}
+
+// claiming is one call of Claim.
+type claiming struct {
+	*batch
+	in  []dedup.ClaimRequest
+	out []dedup.Verdict
+}
+
+// round asks for open and returns those that have no answer, because their record changed between two
+// statements. In the last one all are answered.
+func (c *claiming) round(ctx context.Context, open []int, last bool) (again []int, err error) {
+	records, now, err := c.ask(ctx, open)
+	if err != nil {
+		return nil, err
+	}
+	var create, take, repeat []int
+	for _, i := range open {
+		f, q := records[i], &c.in[i]
+		switch {
+		case c.told[i]:
+		case f == nil: // PostgreSQL: neither seen nor made
+			if q.MustExist {
+				c.out[i] = dedup.Verdict{State: dedup.Absent}
+			} else {
+				again = append(again, i)
+			}
+		case f.err != nil:
+			c.tell(i, f.err)
+		case f.made:
+			c.out[i] = dedup.Verdict{State: dedup.Acquired, Epoch: uint64(f.epoch), Attempt: 1, Redrive: q.Redrive}
+		case q.MustExist && !f.there(now):
+			c.out[i] = dedup.Verdict{State: dedup.Absent}
+		case f.mismatch(q, now):
+			c.out[i] = dedup.Verdict{State: dedup.Mismatch, Redrive: int(f.redrive)}
+		default:
+			revision, own := f.revision, f.owner == q.Owner
+			changed, mine := f.claim(q, now)
+			c.out[i] = f.verdict(now, mine)
+			switch {
+			case !changed:
+			case revision == 0:
+				create = append(create, i)
+			case own:
+				repeat = append(repeat, i)
+			default:
+				take = append(take, i)
+			}
+		}
+	}
+	w := writing{c.batch, records, now}
+	lost, err := w.all(ctx, create, take, repeat)
+	if err != nil {
+		return nil, err
+	}
+	if last {
+		c.giveUp(append(again, lost...), take)
+		return nil, nil
+	}
+	return append(again, lost...), nil
+}
+
+// giveUp answers what was never to be had. A record to take over that another transaction has locked
+// is being changed by somebody: it is in progress there.
+func (c *claiming) giveUp(open, take []int) {
+	for _, i := range open {
+		if slices.Contains(take, i) {
+			c.out[i].State, c.out[i].Epoch = dedup.InProgress, 0
+		} else {
+			c.tell(i, errContended)
+		}
+	}
+}
+
+// ask reads the records of items, and on PostgreSQL makes those that are not there with the same
+// statement.
+func (c *claiming) ask(ctx context.Context, items []int) (records map[int]*found, now int64, err error) {
+	if c.s.dialect != PostgreSQL {
+		return c.read(ctx, c.s.text.read, items)
+	}
+	records = make(map[int]*found, len(items))
+	err = c.each(ctx, items, func(piece []int) error {
+		rows := c.rows(askShape, piece, func(r *sqldialect.Rows, i int) {
+			q := &c.in[i]
+			r.Bytes(q.Owner[:])
+			putPrint(r, &q.Fingerprint)
+			r.Int(micros(q.Lease))
+			r.Int(micros(max(q.Lease, q.Retention)))
+			r.Int(int64(q.Redrive))
+			r.Int(bit(q.MustExist))
+			r.Text(sqldialect.CleanText(q.Holder, maxHolder))
+		})
+		at, err := c.fetch(ctx, c.s.text.ask, rows.Args(), records)
+		now = max(now, at)
+		return err
+	})
+	return records, now, err
+}
+
+// writing is records as they are to become, in place of what was read.
+type writing struct {
+	*batch
+	records map[int]*found
+	now     int64
+}
+
+// all writes records that were not there, those to take over, and those of the asker itself, and returns the
+// items whose record was not as it was read any more, or is locked. What is to be taken over does not
+// wait for a lock: whoever has it is changing the record. An owner waits, for it may be its own
+// transaction that is committing still.
+func (w *writing) all(ctx context.Context, create, take, own []int) (lost []int, err error) {
+	for _, part := range []struct {
+		items []int
+		write func(ctx context.Context, items []int) (map[int]bool, error)
+	}{{create, w.create}, {take, w.replace}, {own, w.insist}} {
+		if len(part.items) == 0 {
+			continue
+		}
+		hit, err := part.write(ctx, part.items)
+		if err != nil {
+			return nil, err
+		}
+		lost = append(lost, w.missed(part.items, hit)...)
+	}
+	return lost, nil
+}
+
+func (w *writing) put(r *sqldialect.Rows, i int) { putRecord(r, &w.records[i].record, w.now) }
+
+func (w *writing) create(ctx context.Context, items []int) (map[int]bool, error) {
+	if w.s.dialect != MySQL {
+		return w.change(ctx, w.s.text.create, recordShape, items, w.put)
+	}
+	hit := make(map[int]bool, len(items))
+	err := w.each(ctx, items, func(piece []int) error {
+		_, err := w.s.exec(ctx, w.c, w.s.text.create, w.rows(recordShape, piece, w.put).Args())
+		if sqldialect.Classify(MySQL, err) == sqldialect.Duplicate {
+			return nil // somebody was there meanwhile: none was made, all are looked at again
+		}
+		for _, i := range piece {
+			hit[i] = err == nil
+		}
+		return err
+	})
+	return hit, err
+}
+
+func (w *writing) replace(ctx context.Context, items []int) (map[int]bool, error) {
+	if w.s.dialect != MySQL {
+		return w.change(ctx, w.s.text.replace, recordShape, items, w.put)
+	}
+	unlocked, err := w.change(ctx, w.s.text.probe, recordShape, items, w.put)
+	if err != nil {
+		return nil, err
+	}
+	free := make([]int, 0, len(unlocked))
+	for _, i := range items {
+		if unlocked[i] {
+			free = append(free, i)
+		}
+	}
+	if len(free) == 0 {
+		return nil, nil
+	}
+	return w.insist(ctx, free)
+}
+
+func (w *writing) insist(ctx context.Context, items []int) (map[int]bool, error) {
+	if w.s.dialect != MySQL {
+		return w.change(ctx, w.s.text.insist, recordShape, items, w.put)
+	}
+	hit, err := w.count(ctx, w.s.text.replace, recordShape, items, w.put)
+	if err != nil {
+		return nil, err
+	}
+	unknown := w.missed(items, hit)
+	if len(unknown) == 0 {
+		return hit, nil
+	}
+	records, _, err := w.read(ctx, w.s.text.glance, unknown)
+	if err != nil {
+		return nil, err
+	}
+	for i, f := range records {
+		mine := &w.records[i].record
+		hit[i] = f.owner == mine.owner && f.revision == mine.revision+1 && f.epoch == mine.epoch
+	}
+	return hit, nil
+}

@@ -1,0 +1,163 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/idemq/idemq/dedup"
+	"github.com/idemq/idemq/internal/sqldialect"
+)
+
+// InTx implements dedup.TxStore. On SQLite the transaction takes the lock to write at once, whatever
+// the DSN says, so that work which reads first cannot fail with SQLITE_BUSY_SNAPSHOT when it writes.
+func (s *Store) InTx(ctx context.Context, f dedup.FinishRequest, work func(tx *sql.Tx) error) error {
+	if f.State != dedup.Done || f.Condemned {
+		return fmt.Errorf("sqlstore: in tx: only a claim to run ends in its transaction, as done; this one is to end as %v", f.State)
+	}
+	if err := s.checkFinish(&f); err != nil {
+		return err
+	}
+	defer s.beats.reserve(ctx)()
+	tx, err := s.beginTx(ctx)
+	if err != nil {
+		return fmt.Errorf("sqlstore: in tx: begin: %w: %w", dedup.ErrUnavailable, s.explain(err))
+	}
+	over := false
+	defer func() {
+		if !over { // a panic in work, or runtime.Goexit; it goes on
+			_ = tx.Rollback()
+		}
+	}()
+	err = work(tx)
+	over = true
+	if err != nil {
+		return s.afterWork(tx, err)
+	}
+	n, err := s.writeVerdict(ctx, tx, &f)
+	switch {
+	case errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil:
+		return fmt.Errorf("sqlstore: in tx: %w: the verdict could not go with it; return nil to commit or an error to roll back, and call neither Commit nor Rollback", dedup.ErrTxEnded)
+	case err != nil:
+		return s.afterVerdict(ctx, tx, err)
+	case n == 0:
+		return s.afterMiss(ctx, tx, &f)
+	}
+	return s.commit(ctx, tx)
+}
+
+func (s *Store) beginTx(ctx context.Context) (*sql.Tx, error) {
+	tx, err := s.db.BeginTx(ctx, s.tx)
+	if err != nil || s.dialect != SQLite {
+		return tx, err
+	}
+	if _, err := tx.ExecContext(ctx, s.text.reserve); err != nil {
+		_ = tx.Rollback()
+		return nil, err
+	}
+	return tx, nil
+}
+
+// afterWork ends the transaction of work that returned err, which comes back as it is, with what the
+// database's part in it means.
+func (s *Store) afterWork(tx *sql.Tx, err error) error {
+	class := sqldialect.Classify(s.dialect, err)
+	rolledBack := tx.Rollback()
+	switch {
+	case class == sqldialect.Conflict:
+		return fmt.Errorf("%w: %w", dedup.ErrConflict, err)
+	case class == sqldialect.Unreachable && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded),
+		rolledBack != nil && !errors.Is(rolledBack, sql.ErrTxDone):
+		return fmt.Errorf("%w: the connection was lost in the middle of the transaction: %w", dedup.ErrUnavailable, err)
+	}
+	return err
+}
+
+// writeVerdict returns how many rows it changed, 1 or 0.
+func (s *Store) writeVerdict(ctx context.Context, tx *sql.Tx, f *dedup.FinishRequest) (int64, error) {
+	var result []byte
+	if len(f.Result) > 0 {
+		result = f.Result
+	}
+	ttl := micros(f.Retention)
+	args := []any{result, ttl, ttl, f.Key[:], f.Owner[:], int64(f.Epoch)}
+	if s.dialect != PostgreSQL {
+		p, err := s.prepare(ctx, s.text.verdict)
+		if err != nil {
+			return 0, err
+		}
+		res, err := tx.StmtContext(ctx, p).ExecContext(ctx, s.withClock(args)...)
+		if err != nil {
+			return 0, err
+		}
+		return res.RowsAffected()
+	}
+	res, err := tx.ExecContext(ctx, s.text.verdict, args...)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+// afterVerdict: the verdict could not be written, so nothing of the transaction happens.
+func (s *Store) afterVerdict(ctx context.Context, tx *sql.Tx, err error) error {
+	_ = tx.Rollback()
+	kind := error(dedup.ErrUnavailable)
+	switch {
+	case sqldialect.Classify(s.dialect, err) == sqldialect.Conflict:
+		kind = dedup.ErrConflict
+	case ctx.Err() != nil:
+		return fmt.Errorf("sqlstore: in tx: verdict: %w", err)
+	case sqldialect.Answered(s.dialect, err):
+		return fmt.Errorf("sqlstore: in tx: verdict: %w", s.explain(err))
+	}
+	return fmt.Errorf("sqlstore: in tx: verdict: %w: %w", kind, err)
+}
+
+// afterMiss rolls back and finds out, outside the transaction, whose snapshot may be old, why no row
+// was the owner's.
+func (s *Store) afterMiss(ctx context.Context, tx *sql.Tx, f *dedup.FinishRequest) error {
+	if err := tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+		return fmt.Errorf("sqlstore: in tx: roll back: %w: %w", dedup.ErrUnavailable, err)
+	}
+	r, now, err := s.look(ctx, f.Key, s.text.glance)
+	if err != nil {
+		return fmt.Errorf("sqlstore: in tx: rolled back, why is not known: %w: %w", dedup.ErrUnavailable, s.explain(err))
+	}
+	switch {
+	case r == nil || r.err == nil && r.lostTo(&f.Held, now):
+		return fmt.Errorf("sqlstore: in tx: rolled back: %w", dedup.ErrRecordLost)
+	case r.err != nil:
+		return r.err
+	}
+	return fmt.Errorf("sqlstore: in tx: rolled back: %w", dedup.ErrSuperseded)
+}
+
+// commit waits for the server no longer than ctx. Some drivers do not watch it while they commit: then
+// the connection is left to its own time-out.
+func (s *Store) commit(ctx context.Context, tx *sql.Tx) error {
+	done := make(chan error, 1)
+	go func() { done <- tx.Commit() }()
+	var err error
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		select {
+		case err = <-done:
+		default:
+			return fmt.Errorf("sqlstore: in tx: commit: %w: it may have happened: %w", dedup.ErrUnavailable, context.Cause(ctx))
+		}
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil:
+		return fmt.Errorf("sqlstore: in tx: commit: %w", dedup.ErrTxEnded)
+	case sqldialect.Classify(s.dialect, err) == sqldialect.Conflict:
+		return fmt.Errorf("sqlstore: in tx: commit: %w: %w", dedup.ErrConflict, err)
+	case sqldialect.Answered(s.dialect, err):
+		return fmt.Errorf("sqlstore: in tx: commit: %w", err)
+	}
+	return fmt.Errorf("sqlstore: in tx: commit: %w: it may have happened: %w", dedup.ErrUnavailable, err)
+}

@@ -1,0 +1,21 @@
+CREATE TABLE IF NOT EXISTS {table} (
+  k            VARBINARY(32)  NOT NULL,
+  epoch        BIGINT         NOT NULL,
+  revision     BIGINT         NOT NULL,
+  claimed_at   BIGINT         NOT NULL,
+  lease_until  BIGINT         NULL,
+  expires_at   BIGINT         NOT NULL,
+  sweep_after  BIGINT         NOT NULL,
+  attempts     INT            NOT NULL,
+  crashes      INT            NOT NULL,
+  redrive      INT            NOT NULL,
+  state        TINYINT        NOT NULL,
+  alone        TINYINT        NOT NULL,
+  owner        VARBINARY(16)  NOT NULL,
+  fingerprint  VARBINARY(16)  NULL,
+  holder       VARCHAR(255)   CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  last_error   VARCHAR(1024)  CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  result       LONGBLOB       NULL,
+  PRIMARY KEY (k),
+  KEY {index:sweep} (sweep_after)
+) ENGINE = InnoDB;
