@@ -9,8 +9,11 @@ import (
 	"testing"
 	"time"
 
+	_ "github.com/go-sql-driver/mysql"
 	"github.com/idemq/idemq/dedup"
 	"github.com/idemq/idemq/dedup/sqlstore"
+	"github.com/idemq/idemq/internal/testenv"
+	_ "github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 	_ "modernc.org/sqlite"
 )
@@ -40,6 +43,8 @@ func openDB(tb testing.TB, d sqlstore.Dialect, driver, dsn string) *base {
 	tb.Helper()
 	db, err := sql.Open(driver, dsn)
 	require.NoError(tb, err)
+	db.SetMaxOpenConns(16)
+	db.SetMaxIdleConns(16)
 	tb.Cleanup(func() { _ = db.Close() })
 	return &base{DB: db, dialect: d, dsn: dsn, table: newTable()}
 }
@@ -80,7 +85,29 @@ func eachBase(t *testing.T, f func(t *testing.T, b *base)) {
 }
 
 var bases = map[string]func(tb testing.TB) *base{
-	"sqlite": openSQLite,
+	"sqlite":     openSQLite,
+	"postgresql": openPostgreSQL,
+	"mysql":      openMySQL,
+}
+
+// openPostgreSQL and openMySQL are the servers that all tests share.
+func openPostgreSQL(tb testing.TB) *base {
+	tb.Helper()
+	return openDB(tb, sqlstore.PostgreSQL, "pgx", testenv.PostgreSQL(tb)).dropped(tb)
+}
+
+func openMySQL(tb testing.TB) *base {
+	tb.Helper()
+	return openDB(tb, sqlstore.MySQL, "mysql", testenv.MySQL(tb)).dropped(tb)
+}
+
+// dropped takes the table away after the test.
+func (b *base) dropped(tb testing.TB) *base {
+	tb.Cleanup(func() {
+		_, _ = b.Exec("DROP TABLE IF EXISTS " + b.table)
+		_, _ = b.Exec("DELETE FROM idemq_schema WHERE name = '" + b.table + "'")
+	})
+	return b
 }
 
 // ask is a claim of k that no test outlives.

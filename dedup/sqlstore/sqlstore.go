@@ -57,7 +57,7 @@ type Options struct {
 const (
 	defaultTable     = "idemq_dedup"
 	defaultMaxResult = 1 << 20
-	maxMaxResult     = 256 << 20 // a parameter has twice the bytes, and 1 GiB is PostgreSQL's limit
+	maxMaxResult     = 8<<20 - 1 // MySQL's, as results are sent
 )
 
 //go:embed migrations

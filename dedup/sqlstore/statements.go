@@ -176,7 +176,9 @@ func (w writer) update(s sqldialect.Shape, pairs [][2]string, condition string, 
 	case w.d == sqldialect.PostgreSQL && skip:
 		return fmt.Sprintf("WITH q AS MATERIALIZED (SELECT * FROM %s), free AS MATERIALIZED (SELECT t.k FROM q JOIN %s AS t ON t.k = q.k WHERE %s ORDER BY t.k FOR NO KEY UPDATE OF t SKIP LOCKED) UPDATE %s AS t%s FROM q JOIN free ON free.k = q.k WHERE t.k = q.k AND %s RETURNING t.k",
 			w.from(s), w.table, condition, w.table, set, condition)
-	default:
+	case w.d == sqldialect.PostgreSQL:
+		return "UPDATE " + w.table + " AS t" + set + " FROM " + w.from(s) + " WHERE t.k = q.k AND " + condition + " RETURNING t.k"
+	default: // which has no name for the table here
 		return "UPDATE " + w.table + " AS t" + set + " FROM " + w.from(s) + " WHERE t.k = q.k AND " + condition + " RETURNING k"
 	}
 }

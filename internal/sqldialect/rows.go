@@ -13,9 +13,9 @@ type Kind uint8
 // The kinds. Every one may be null.
 const (
 	Hash  Kind = iota + 1 // at most 64 bytes
-	Bytes                 // any number of bytes
+	Bytes                 // less than 8 MiB
 	Int
-	Text // valid UTF-8 without NUL
+	Text // at most 1 KiB of valid UTF-8 without NUL
 )
 
 // Column is one column of a batch.
@@ -51,14 +51,14 @@ func (d Dialect) From(s Shape, alias string) string {
 	case MySQL:
 		fields := make([]string, len(s))
 		for i, c := range s {
-			kind, read := "LONGTEXT CHARACTER SET latin1", "UNHEX(j.%[1]s) AS %[1]s"
+			kind, read := "MEDIUMTEXT CHARACTER SET latin1", "UNHEX(j.%[1]s) AS %[1]s" // MariaDB miscalculates for LONGTEXT
 			switch c.Kind {
 			case Hash:
 				kind = "VARCHAR(128) CHARACTER SET latin1"
 			case Int:
 				kind, read = "BIGINT", "j.%[1]s"
 			case Text:
-				read = "CONVERT(UNHEX(j.%[1]s) USING utf8mb4) COLLATE utf8mb4_bin AS %[1]s"
+				kind, read = "VARCHAR(2048) CHARACTER SET latin1", "CONVERT(UNHEX(j.%[1]s) USING utf8mb4) COLLATE utf8mb4_bin AS %[1]s"
 			}
 			fields[i] = fmt.Sprintf("%s %s PATH '$[%d]'", c.Name, kind, i)
 			cols[i] = fmt.Sprintf(read, c.Name)
