@@ -212,6 +212,7 @@ func (m *machine) runOut() {
 			if h.Owner == k.life.owner && k.life.held && !k.life.gone(h) {
 				h.Lease, h.Retention = m.e.conf.Lease, retention
 				at, in = append(at, i), append(in, dedup.ExtendRequest{Held: h})
+				break // a token that asked again in a new life stands there twice; a batch has a key once
 			}
 		}
 	}
