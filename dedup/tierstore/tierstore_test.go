@@ -3,6 +3,7 @@ package tierstore_test
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -306,4 +307,52 @@ func TestGuardRunsOnATier(t *testing.T) {
 	_, err = g.Do(t.Context(), dedup.Work{Scope: "s", ID: "2"}, func(context.Context) error { return errDown })
 	require.ErrorIs(t, err, errDown)
 	require.Equal(t, uint64(1), tr.Stats().Kept)
+}
+
+// What SQL says is left counts, not what the asker would like.
+func TestCopyOfAnAnswerEndsWithTheRecord(t *testing.T) {
+	tr := newTier(t)
+	h := done(t, tr, newKey())
+	tr.mini.FlushAll()
+	q := ask(h.Key)
+	q.Retention *= 1000
+	claim(t, tr, q)
+	require.Zero(t, tr.asked(func() { require.LessOrEqual(t, claim(t, tr, q).Left, time.Hour) }))
+}
+
+// The owner was overtaken by one who did not ask the front, so that its token still stands.
+func TestVerdictThatIsSupersededIsNotCopied(t *testing.T) {
+	tr := newTier(t)
+	q := ask(newKey())
+	q.Lease = 1
+	h := acquire(t, tr, q)
+	acquire(t, tr.decider, ask(q.Key))
+	out := make([]error, 1)
+	require.NoError(t, tr.Finish(t.Context(), []dedup.FinishRequest{{Held: h, State: dedup.Done}}, out))
+	require.ErrorIs(t, out[0], dedup.ErrSuperseded)
+	require.Equal(t, dedup.InProgress, claim(t, tr, ask(q.Key)).State)
+}
+
+func TestTokensGoWithTheirClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := tierstore.New(newMemory(), &front{})
+		for _, state := range []dedup.State{dedup.Done, dedup.Retryable, dedup.Failed, dedup.Released} {
+			h := acquire(t, s, ask(newKey()))
+			require.Equal(t, 1, s.HeldTokens())
+			finish(t, s, h, state)
+			require.Zero(t, s.HeldTokens(), state)
+		}
+		h := acquire(t, s, ask(newKey()))
+		require.NoError(t, s.InTx(t.Context(), dedup.FinishRequest{Held: h, State: dedup.Done}, func(*sql.Tx) error { return nil }))
+		require.Zero(t, s.HeldTokens())
+
+		for range 100 { // whose owners are never heard of again
+			acquire(t, s, ask(newKey()))
+		}
+		for range 2 {
+			time.Sleep(11 * time.Minute) // virtual
+			acquire(t, s, ask(newKey()))
+		}
+		require.Equal(t, 2, s.HeldTokens())
+	})
 }
