@@ -264,7 +264,7 @@ func (w writer) sweep(t sqldialect.Table) string {
 	over := fmt.Sprintf("sweep_after <= %s AND expires_at <= %s AND (lease_until IS NULL OR lease_until <= %s)", w.minute(now+" - 60000000"), now, now)
 	switch w.d {
 	case sqldialect.PostgreSQL: // the lock ends with the statement, which is a transaction of its own
-		return fmt.Sprintf("WITH turn AS MATERIALIZED (SELECT pg_try_advisory_xact_lock(%d) AS mine) DELETE FROM %s WHERE k IN (SELECT k FROM %s WHERE (SELECT mine FROM turn) AND %s ORDER BY sweep_after LIMIT %d FOR UPDATE SKIP LOCKED)",
+		return fmt.Sprintf("WITH turn AS MATERIALIZED (SELECT pg_try_advisory_xact_lock(%d) AS mine) DELETE FROM %s WHERE k = ANY (ARRAY(SELECT k FROM %s WHERE (SELECT mine FROM turn) AND %s ORDER BY sweep_after LIMIT %d FOR UPDATE SKIP LOCKED))",
 			t.Beside(t.Name()+".sweep").LockKey(), w.table, w.table, over, sweepRows)
 	case sqldialect.MySQL:
 		return fmt.Sprintf("DELETE FROM %s WHERE %s ORDER BY sweep_after LIMIT %d", w.table, over, sweepRows)
