@@ -331,6 +331,26 @@ func TestFlushFrontRemovesCopiesAndTokensOnly(t *testing.T) {
 	})
 }
 
+func TestCopyIsSmall(t *testing.T) {
+	client := realRedis(t)
+	s := open(client)
+	for name, limit := range map[string]int64{"": 136, "with a fingerprint": 152} {
+		q := ask(newKey())
+		if name != "" {
+			q.Fingerprint = dedup.FingerprintOf([]byte("body"))
+		}
+		size := func() int64 { return client.MemoryUsage(t.Context(), frontName(q.Key)).Val() }
+		token := place(t, s, q)
+		require.LessOrEqual(t, size(), int64(136), "a token")
+		t.Logf("%d bytes a token by MEMORY USAGE", size())
+		f := verdictOf(q)
+		f.Result = nil
+		require.True(t, keep(t, s, f, token))
+		t.Logf("%d bytes a copy %s by MEMORY USAGE", size(), name)
+		require.LessOrEqual(t, size(), limit, name)
+	}
+}
+
 func TestFrontOfAnUnfitClientRefuses(t *testing.T) {
 	s := open(nil)
 	require.ErrorIs(t, s.Lookup(t.Context(), asks(1), make([]dedup.Verdict, 1), make([][16]byte, 1)), dedup.ErrUnsafeStore)
