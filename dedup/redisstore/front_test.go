@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -370,4 +371,43 @@ func FuzzCopy(f *testing.F) {
 			require.LessOrEqual(t, len(d.Result), len(v)-10)
 		}
 	})
+}
+
+// BenchmarkFront measures the three calls that a front makes for a message: looking up what is new, remembering it, and
+// looking up what is known. ns/op is per message.
+func BenchmarkFront(b *testing.B) {
+	s := open(realRedis(b))
+	for _, size := range []int{1, 16, 128, 1024} {
+		in, out, tokens := asks(size), make([]dedup.Verdict, size), make([][16]byte, size)
+		fin := make([]dedup.FinishRequest, size)
+		for name, call := range map[string]func() error{
+			"new":   func() error { return s.Lookup(b.Context(), in, out, tokens) },
+			"known": func() error { return s.Lookup(b.Context(), in, out, tokens) },
+			"remember": func() error {
+				_, err := s.Remember(b.Context(), fin, tokens)
+				return err
+			},
+		} {
+			b.Run(fmt.Sprintf("%s/batch=%d", name, size), func(b *testing.B) {
+				b.ReportAllocs()
+				for i := 0; i < b.N; i += size {
+					b.StopTimer()
+					for j := range in {
+						in[j].Key = newKey()
+						fin[j] = verdictOf(in[j])
+					}
+					clear(out)
+					if name != "new" {
+						require.NoError(b, s.Lookup(b.Context(), in, out, tokens))
+					}
+					if name == "known" {
+						_, err := s.Remember(b.Context(), fin, tokens)
+						require.NoError(b, err)
+					}
+					b.StartTimer()
+					require.NoError(b, call())
+				}
+			})
+		}
+	}
 }
