@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -331,6 +332,26 @@ func TestFlushFrontRemovesCopiesAndTokensOnly(t *testing.T) {
 	})
 }
 
+func TestCopyIsSmall(t *testing.T) {
+	client := realRedis(t)
+	s := open(client)
+	for name, limit := range map[string]int64{"": 136, "with a fingerprint": 152} {
+		q := ask(newKey())
+		if name != "" {
+			q.Fingerprint = dedup.FingerprintOf([]byte("body"))
+		}
+		size := func() int64 { return client.MemoryUsage(t.Context(), frontName(q.Key)).Val() }
+		token := place(t, s, q)
+		require.LessOrEqual(t, size(), int64(136), "a token")
+		t.Logf("%d bytes a token by MEMORY USAGE", size())
+		f := verdictOf(q)
+		f.Result = nil
+		require.True(t, keep(t, s, f, token))
+		t.Logf("%d bytes a copy %s by MEMORY USAGE", size(), name)
+		require.LessOrEqual(t, size(), limit, name)
+	}
+}
+
 func TestFrontOfAnUnfitClientRefuses(t *testing.T) {
 	s := open(nil)
 	require.ErrorIs(t, s.Lookup(t.Context(), asks(1), make([]dedup.Verdict, 1), make([][16]byte, 1)), dedup.ErrUnsafeStore)
@@ -350,4 +371,43 @@ func FuzzCopy(f *testing.F) {
 			require.LessOrEqual(t, len(d.Result), len(v)-10)
 		}
 	})
+}
+
+// BenchmarkFront measures the three calls that a front makes for a message: looking up what is new, remembering it, and
+// looking up what is known. ns/op is per message.
+func BenchmarkFront(b *testing.B) {
+	s := open(realRedis(b))
+	for _, size := range []int{1, 16, 128, 1024} {
+		in, out, tokens := asks(size), make([]dedup.Verdict, size), make([][16]byte, size)
+		fin := make([]dedup.FinishRequest, size)
+		for name, call := range map[string]func() error{
+			"new":   func() error { return s.Lookup(b.Context(), in, out, tokens) },
+			"known": func() error { return s.Lookup(b.Context(), in, out, tokens) },
+			"remember": func() error {
+				_, err := s.Remember(b.Context(), fin, tokens)
+				return err
+			},
+		} {
+			b.Run(fmt.Sprintf("%s/batch=%d", name, size), func(b *testing.B) {
+				b.ReportAllocs()
+				for i := 0; i < b.N; i += size {
+					b.StopTimer()
+					for j := range in {
+						in[j].Key = newKey()
+						fin[j] = verdictOf(in[j])
+					}
+					clear(out)
+					if name != "new" {
+						require.NoError(b, s.Lookup(b.Context(), in, out, tokens))
+					}
+					if name == "known" {
+						_, err := s.Remember(b.Context(), fin, tokens)
+						require.NoError(b, err)
+					}
+					b.StartTimer()
+					require.NoError(b, call())
+				}
+			})
+		}
+	}
 }

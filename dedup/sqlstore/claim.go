@@ -89,8 +89,8 @@ func (c *claiming) giveUp(open, take []int) {
 	for _, i := range open {
 		if slices.Contains(take, i) {
 			c.out[i].State, c.out[i].Epoch = dedup.InProgress, 0
-		} else {
-			c.tell(i, errContended)
+		} else { // it may stand in the table all the same: the next question is to come from the same owner
+			c.tell(i, fmt.Errorf("%w: %w", dedup.ErrUnavailable, errContended))
 		}
 	}
 }

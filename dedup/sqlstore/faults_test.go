@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -190,6 +191,30 @@ func TestCommitWhoseReplyIsLostIsFound(t *testing.T) {
 		require.Equal(t, 1, s.orders(t))
 		spy.watch(nil)
 		proxy.PassAnswers()
+	})
+}
+
+// A database that went away in the middle is not the work's own failure; any other lost connection is.
+func TestConnectionLostInWork(t *testing.T) {
+	eachServer(t, func(t *testing.T, b *base) {
+		s := openShop(t, b, nil)
+		far, _, proxy := b.proxied(t)
+		h := s.claim(t)
+		store := far.bare(t, nil)
+		err := store.InTx(t.Context(), done(h), func(tx *sql.Tx) error {
+			proxy.Cut()
+			if err := s.insertUnder(t.Context(), 1)(tx); err != nil {
+				return fmt.Errorf("%w: %w", errWork, err)
+			}
+			return nil
+		})
+		require.ErrorIs(t, err, dedup.ErrUnavailable)
+		require.ErrorIs(t, err, errWork)
+		proxy.Mend()
+		other := &net.OpError{Op: "dial", Err: errWork}
+		require.Equal(t, other, store.InTx(t.Context(), done(h), func(*sql.Tx) error { return other }))
+		require.NoError(t, store.InTx(t.Context(), done(h), s.insertUnder(t.Context(), 1)))
+		require.Equal(t, 1, s.orders(t))
 	})
 }
 

@@ -63,17 +63,16 @@ func (s *Store) beginTx(ctx context.Context) (*sql.Tx, error) {
 	return tx, nil
 }
 
-// afterWork ends the transaction of work that returned err, which comes back as it is, with what the
-// database's part in it means.
+// afterWork ends the transaction of work that returned err, which comes back as it is, unless the
+// database had its part in it. Whether the connection was lost the rollback tells: err itself may speak of any
+// other connection that work has.
 func (s *Store) afterWork(tx *sql.Tx, err error) error {
-	class := sqldialect.Classify(s.dialect, err)
 	rolledBack := tx.Rollback()
 	switch {
-	case class == sqldialect.Conflict:
-		return fmt.Errorf("%w: %w", dedup.ErrConflict, err)
-	case class == sqldialect.Unreachable && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded),
-		rolledBack != nil && !errors.Is(rolledBack, sql.ErrTxDone):
+	case rolledBack != nil && !errors.Is(rolledBack, sql.ErrTxDone):
 		return fmt.Errorf("%w: the connection was lost in the middle of the transaction: %w", dedup.ErrUnavailable, err)
+	case sqldialect.Classify(s.dialect, err) == sqldialect.Conflict:
+		return fmt.Errorf("%w: %w", dedup.ErrConflict, err)
 	}
 	return err
 }
