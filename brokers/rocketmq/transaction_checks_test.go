@@ -15,8 +15,9 @@ import (
 )
 
 // quickChecks are a broker's settings by which it asks soon, and often: so soon that it may ask about a message
-// that it has just been told to commit, and then makes it visible a second time.
-var quickChecks = []string{"transactionTimeOut=400", "transactionCheckInterval=400", "transactionCheckMax=1000"}
+// that it has just been told to commit, and then makes it visible a second time. It takes note of what it was told
+// each transactionOpBatchInterval only, by default 3 s; until then it would ask again and again.
+var quickChecks = []string{"transactionOpBatchInterval=50", "transactionTimeOut=400", "transactionCheckInterval=400", "transactionCheckMax=1000"}
 
 // TestCheckBacks needs a broker that asks often.
 func TestCheckBacks(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"iter"
 	"math/rand/v2"
+	"net/url"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -226,3 +227,20 @@ func failing(fn func(context.Context, *sql.Tx) error) func(context.Context, *sql
 }
 
 const step = 20 * time.Millisecond
+
+// address is where the server of a PostgreSQL DSN is.
+func address(t testing.TB, dsn string) string {
+	t.Helper()
+	u, err := url.Parse(dsn)
+	require.NoError(t, err)
+	return u.Host
+}
+
+// through is the DSN with another address.
+func through(t testing.TB, dsn, addr string) string {
+	t.Helper()
+	u, err := url.Parse(dsn)
+	require.NoError(t, err)
+	u.Host = addr
+	return u.String()
+}
