@@ -33,8 +33,9 @@ type TransactionProducer struct {
 	client    *client
 	producer  *producer
 
-	ready chan struct{} // closed once the first brokers know this process
-	told  chan check    // what brokers ask
+	ready     chan struct{} // closed once the first brokers know this process
+	told      chan check    // what brokers ask
+	toConfirm chan struct{} // capacity 1: a note is to be written
 
 	asked map[string]*conn // of brokers that know this process, of Run alone
 
@@ -109,7 +110,7 @@ func NewTransactionProducer(c Cluster, group string, db *sql.DB, d sqldialect.Di
 	c.NameServers = slices.Clone(c.NameServers)
 	p := &TransactionProducer{
 		cluster: c, wireGroup: c.wire(group), db: db, opt: opt, log: opt.Logger, markers: m, id: memberID(),
-		ready: make(chan struct{}), told: make(chan check, checkRoom), ending: make(chan struct{}),
+		ready: make(chan struct{}), told: make(chan check, checkRoom), toConfirm: make(chan struct{}, 1), ending: make(chan struct{}),
 		asked: make(map[string]*conn), horizon: longestHorizon,
 	}
 	p.client = newClient(c, p.hear)

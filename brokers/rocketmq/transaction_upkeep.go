@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	confirmEvery = 200 * time.Millisecond
-	confirmMost  = 1000    // in one statement
-	confirmRoom  = 100_000 // that wait for a database that is away
+	confirmPause = 20 * time.Millisecond // in which more come; a crash loses no more than these notes
+	confirmMost  = 1000                  // in one statement
+	confirmRoom  = 100_000               // that wait for a database that is away
 	sweepEvery   = time.Minute
 	resendBatch  = 100
 )
@@ -26,41 +26,55 @@ func (p *TransactionProducer) confirm(key string) {
 	if len(p.confirmed) < confirmRoom { // others stay as they are, and may be sent again
 		p.confirmed = append(p.confirmed, key)
 	}
+	select {
+	case p.toConfirm <- struct{}{}:
+	default:
+	}
 }
 
 // confirms writes these notes, many at once, until ctx ends.
 func (p *TransactionProducer) confirms(ctx context.Context) {
-	t := time.NewTicker(confirmEvery)
-	defer t.Stop()
-	for {
+	for n := 0; ; {
 		select {
 		case <-ctx.Done():
 			return
-		case <-t.C:
-			p.confirmAll(ctx)
+		case <-p.toConfirm:
+		}
+		sleep(ctx, confirmPause)
+		if p.confirmAll(ctx) {
+			n = 0
+			continue
+		}
+		n++
+		sleep(ctx, backoff(n))
+		select { // what could not be written is still there
+		case p.toConfirm <- struct{}{}:
+		default:
 		}
 	}
 }
 
-func (p *TransactionProducer) confirmAll(ctx context.Context) {
+// confirmAll reports whether nothing is left.
+func (p *TransactionProducer) confirmAll(ctx context.Context) bool {
 	for ctx.Err() == nil {
 		p.mu.Lock()
 		keys := slices.Clone(p.confirmed[:min(len(p.confirmed), confirmMost)])
 		p.mu.Unlock()
 		if len(keys) == 0 {
-			return
+			return true
 		}
 		slices.Sort(keys) // so that all lock in one order
 		if err := p.markers.confirm(ctx, keys); err != nil {
 			if ctx.Err() == nil && p.quiet.allow("confirm") {
 				p.log.Warn("rocketmq: markers of visible messages could not be confirmed; trying again", "error", err)
 			}
-			return
+			return false
 		}
 		p.mu.Lock()
 		p.confirmed = slices.Delete(p.confirmed, 0, len(keys))
 		p.mu.Unlock()
 	}
+	return false
 }
 
 // sweeps deletes what is old, and tells of what brokers have given up, until ctx ends.
