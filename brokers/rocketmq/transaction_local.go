@@ -16,7 +16,8 @@ import (
 type outcome int
 
 const (
-	unknown     outcome = iota // COMMIT may have happened: by an answer that was lost, or by fn's own doing
+	unknown     outcome = iota // fn may have ended it, who knows how
+	unanswered                 // COMMIT was sent, and may have happened
 	committed                  // with its marker
 	undone                     // rolled back, and COMMIT was never sent
 	conflicted                 // undone, and wanted again from the beginning
@@ -60,8 +61,8 @@ func (p *TransactionProducer) lookBack(ctx context.Context, h *half, end outcome
 		return err
 	case mark == markCommitted || mark == markConfirmed:
 		p.conclude(ctx, h, sayCommit)
-		if end == unknown && errors.Is(err, dedup.ErrUnavailable) || end == forestalled {
-			return nil // it was the answer to COMMIT that was lost
+		if end == unanswered || end == forestalled {
+			return nil // it was the answer to COMMIT that was lost, of this try or an earlier one
 		}
 		return fmt.Errorf("%w: it is committed, and the message will be delivered: %w", dedup.ErrTxEnded, err)
 	case end == forestalled && mark == markTombstone:
@@ -105,7 +106,7 @@ func (p *TransactionProducer) localTx(ctx context.Context, h *half, fn func(cont
 	if err = p.markers.mark(ctx, tx, h); err != nil {
 		over = true
 		if sqldialect.Classify(p.markers.dialect, err) == sqldialect.Duplicate {
-			_, err = p.rollBack(ctx, conn, tx, err)
+			_, err = p.rollBack(ctx, conn, tx, fmt.Errorf("marker: %w", err))
 			return forestalled, err
 		}
 		return p.rollBack(ctx, conn, tx, fmt.Errorf("marker: %w", p.markers.explain(err)))
@@ -192,7 +193,7 @@ func (p *TransactionProducer) commit(ctx context.Context, conn *sql.Conn, tx *sq
 		select {
 		case err = <-done:
 		default:
-			return unknown, fmt.Errorf("commit: %w: it may have happened: %w", dedup.ErrUnavailable, context.Cause(ctx))
+			return unanswered, fmt.Errorf("commit: %w: it may have happened: %w", dedup.ErrUnavailable, context.Cause(ctx))
 		}
 	}
 	switch {
@@ -201,9 +202,9 @@ func (p *TransactionProducer) commit(ctx context.Context, conn *sql.Conn, tx *sq
 	case sqldialect.Classify(p.markers.dialect, err) == sqldialect.Conflict:
 		return conflicted, err // were it committed all the same, the next try would find its marker
 	case sqldialect.Answered(p.markers.dialect, err):
-		return unknown, fmt.Errorf("commit: %w", err)
+		return unanswered, fmt.Errorf("commit: %w", err)
 	}
-	return unknown, fmt.Errorf("commit: %w: it may have happened: %w", dedup.ErrUnavailable, err)
+	return unanswered, fmt.Errorf("commit: %w: it may have happened: %w", dedup.ErrUnavailable, err)
 }
 
 // discard keeps a connection from being used again.

@@ -324,7 +324,7 @@ func (s *sellers) check(a amount) {
 	require.NoError(s.t, s.db.QueryRow("SELECT COALESCE(SUM(CASE state WHEN 3 THEN 1 ELSE 0 END), 0), COALESCE(SUM(CASE state WHEN 1 THEN 1 ELSE 0 END), 0) FROM "+s.spec.Markers).Scan(&buried, &unconfirmed))
 	require.GreaterOrEqual(s.t, len(states), a.messages)
 	require.NotZero(s.t, cut["in"]+cut["out"], "no kill hit a transaction")
-	s.t.Logf("%d sends, %d kills -9: %d rows committed, %d distinct IDs visible, none lost, none without its row; %d came twice; "+
+	s.t.Logf("%d sends, %d kills -9: %d rows committed, %d distinct IDs visible, none lost, none without its row, %d copies; "+
 		"sends cut off before their transaction %d, in it %d, at or after its commit %d; %d tombstones; %d markers visible and not yet confirmed",
 		len(states), a.harms+len(s.ps), len(committed), len(s.seen), copies, cut["begin"], cut["in"], cut["out"], buried, unconfirmed)
 }
