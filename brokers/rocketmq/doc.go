@@ -93,7 +93,7 @@
 //		return err
 //	})
 //
-// Guarantee: what is visible is committed, always. What is committed becomes visible while a process of the group answers
+// Guarantee: what is visible is committed, as long as the database keeps its commits. What is committed becomes visible while a process of the group answers
 // before the broker gives up, which is after transactionCheckMax questions: some 8 minutes by default, 16 with
 // brokers of 4.x. After that the marker row still has the message: [TransactionProducer.Unconfirmed] lists it and
 // [TransactionProducer.Resend] sends it; Run logs how many there are. A message may become visible twice, under one ID,
@@ -109,7 +109,7 @@
 //   - It has not begun, because all connections are taken, say: it is rolled back, and Send returns [ErrRolledBack].
 //   - The process stands still and goes on after hours: a transaction older than TransactionOptions.Limit is not committed.
 //   - The database is away when the broker asks: no answer; the broker asks again, each time one time less.
-//   - The broker is killed: it asks when it is there again. The same holds for the message's commit that it forgot.
+//   - The broker is killed: it asks when it is there again, also about commits that it has forgotten.
 //   - After the broker has confirmed, within the tens of milliseconds in which that is not yet noted: the marker counts as
 //     unconfirmed, and Resend sends its message once more.
 //

@@ -24,19 +24,20 @@ func TestCheckBacks(t *testing.T) {
 	t.Parallel()
 	server := testenv.StartRocketMQ(t, quickChecks...)
 	for name, f := range map[string]func(t *testing.T, w world, s *shop){
-		"predecessor died before its local transaction":      predecessorDiedBefore,
-		"predecessor died after the commit":                  predecessorDiedAfter,
-		"half message was sent twice":                        halfMessageWasSentTwice,
-		"slow transaction is waited for":                     slowTransactionIsWaitedFor,
-		"transaction that begins after its tombstone":        transactionBeginsAfterItsTombstone,
-		"tombstone between two tries":                        tombstoneBetweenTwoTries,
-		"panic rolls back and goes on":                       panicRollsBack,
-		"work that commits by itself":                        workCommitsByItself,
-		"work that rolls back by itself":                     workRollsBackByItself,
-		"another database of the same group gives no answer": anotherDatabaseGivesNoAnswer,
-		"context that ends in the middle":                    contextEndsInTheMiddle,
-		"limit that ends in the middle":                      limitEndsInTheMiddle,
-		"process that stood still commits nothing":           processThatStoodStill,
+		"predecessor died before its local transaction":         predecessorDiedBefore,
+		"predecessor died after the commit":                     predecessorDiedAfter,
+		"half message was sent twice":                           halfMessageWasSentTwice,
+		"slow transaction is waited for":                        slowTransactionIsWaitedFor,
+		"transaction that begins after its tombstone":           transactionBeginsAfterItsTombstone,
+		"tombstone between two tries":                           tombstoneBetweenTwoTries,
+		"panic rolls back and goes on":                          panicRollsBack,
+		"work that commits by itself":                           workCommitsByItself,
+		"work that rolls back by itself":                        workRollsBackByItself,
+		"another database of the same group gives no answer":    anotherDatabaseGivesNoAnswer,
+		"producers of two groups in one process are both asked": twoGroupsInOneProcess,
+		"context that ends in the middle":                       contextEndsInTheMiddle,
+		"limit that ends in the middle":                         limitEndsInTheMiddle,
+		"process that stood still commits nothing":              processThatStoodStill,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -87,6 +88,23 @@ func predecessorDiedAfter(t *testing.T, w world, s *shop) {
 	w.newSeller(t, s)
 	visible(t, w.source(t), "a")
 	require.Eventually(t, func() bool { return s.marks(t, 2) == 1 }, eventually, step, "the answer is a confirmation, too")
+}
+
+// A client library with one handler per client ID would ask the first group only.
+func twoGroupsInOneProcess(t *testing.T, w world, s *shop) {
+	other := w
+	other.group += "-other"
+	elsewhere := openShop(t, s.dialect)
+	p, q := w.newSeller(t, s), other.newSeller(t, elsewhere)
+	for x, at := range map[*seller]*shop{p: s, q: elsewhere} {
+		h, err := x.Prepare(t.Context(), w.message(at.rows))
+		require.NoError(t, err)
+		done, err := h.Try(t.Context(), at.order(at.rows))
+		require.NoError(t, err)
+		require.True(t, done)
+	}
+	visible(t, w.source(t), s.rows, elsewhere.rows)
+	require.Zero(t, s.marks(t, 3)+elsewhere.marks(t, 3))
 }
 
 // The answer to the first was lost, so a second one was sent. Each has a marker of its own.

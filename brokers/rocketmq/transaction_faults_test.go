@@ -30,7 +30,7 @@ func TestFaultsOfTransactions(t *testing.T) {
 		"database is down when the broker asks": databaseIsDownAtTheCheck,
 		"several processes of one group":        severalProcessesOfOneGroup,
 		"copy that comes twice is dropped":      copyThatComesTwiceIsDropped,
-		"broker is killed in between":           brokerIsKilledInBetween,
+		"broker is killed in the middle":        brokerIsKilledInTheMiddle,
 	} {
 		t.Run(name, func(t *testing.T) { f(t, server) })
 	}
@@ -175,11 +175,11 @@ func copyThatComesTwiceIsDropped(t *testing.T, server *testenv.RocketMQServer) {
 	require.GreaterOrEqual(t, seen["a"], 2, "it did come twice")
 }
 
-func brokerIsKilledInBetween(t *testing.T, server *testenv.RocketMQServer) {
+func brokerIsKilledInTheMiddle(t *testing.T, server *testenv.RocketMQServer) {
 	w, s := ownWorld(t, server, 1), openShop(t, sqldialect.PostgreSQL)
 	p := w.newSeller(t, s)
 	require.NoError(t, p.Send(t.Context(), w.message("before"), func(ctx context.Context, tx *sql.Tx) error {
-		server.Broker.Stop() // in its orderly way: what it has is on its disk
+		server.Broker.Kill() // what it has written the machine still has
 		return s.order("before")(ctx, tx)
 	}), "committed, although nobody could be told")
 	err := p.Send(within(t, 2*time.Second), w.message("meanwhile"), s.order("meanwhile"))

@@ -118,6 +118,9 @@ func (p *TransactionProducer) givenUpAfter() time.Duration {
 // as long as brokers ask: because no producer of the group answered in all that time, most likely. Some may
 // be visible all the same. The oldest come first, at most limit.
 func (p *TransactionProducer) Unconfirmed(ctx context.Context, limit int) ([]outbox.Message, error) {
+	if limit < 1 {
+		return nil, fmt.Errorf("rocketmq: unconfirmed: limit %d is below 1: nothing would be listed", limit)
+	}
 	all, err := p.markers.unconfirmed(ctx, p.givenUpAfter(), limit)
 	if err != nil {
 		return nil, fmt.Errorf("rocketmq: unconfirmed: %w", err)
