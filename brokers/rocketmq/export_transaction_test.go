@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"time"
 
+	"github.com/idemq/idemq/internal/sqldialect"
 	"github.com/idemq/idemq/outbox"
 )
 
@@ -58,3 +59,8 @@ func (p *TransactionProducer) GivenUpAfter() time.Duration { return p.givenUpAft
 
 // HorizonOf is how long a broker with these settings asks.
 func HorizonOf(settings map[string]string) time.Duration { return horizonOf(settings) }
+
+// Bury writes a tombstone for the half message; the class of its error.
+func (h *Half) Bury(ctx context.Context) sqldialect.Class {
+	return sqldialect.Classify(h.p.markers.dialect, h.p.markers.bury(ctx, h.h.key))
+}

@@ -174,7 +174,7 @@ func (p *TransactionProducer) rollBack(ctx context.Context, conn *sql.Conn, tx *
 
 // commit waits for the server no longer than ctx. Some drivers do not watch it while they commit:
 // then the connection is left to its own time-out. After an error the connection is thrown away,
-// since SQLite can refuse a COMMIT and leave the transaction open. No error means "rollback": some come after the
+// since SQLite can refuse a COMMIT and leave the transaction open, which not every driver mends. No error means "rollback": some come after the
 // commit was made.
 func (p *TransactionProducer) commit(ctx context.Context, conn *sql.Conn, tx *sql.Tx) (outcome, error) {
 	done := make(chan error, 1)

@@ -177,3 +177,19 @@ func TestHorizonIsWhatTheBrokerSays(t *testing.T) {
 	require.Equal(t, 8*time.Minute+6*time.Second, rocketmq.HorizonOf(map[string]string{"transactionCheckInterval": "30000", "transactionCheckMax": "15", "transactionTimeOut": "6000"}))
 	require.Equal(t, 16*time.Minute+6*time.Second, rocketmq.HorizonOf(map[string]string{"transactionCheckInterval": "soon"}))
 }
+
+// MySQL would wait for 50 s, PostgreSQL for ever, and so would all other questions.
+func TestQuestionDoesNotWaitLongForATransaction(t *testing.T) {
+	eachShop(t, func(t *testing.T, s *shop) {
+		w := newWorld(t, 1)
+		h, err := w.newSeller(t, s).Prepare(t.Context(), w.message("a"))
+		require.NoError(t, err)
+		require.NoError(t, h.CarryOut(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
+			ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+			defer cancel()
+			require.Equal(t, sqldialect.LockWait, h.Bury(ctx))
+			return nil
+		}))
+		require.Equal(t, sqldialect.Duplicate, h.Bury(t.Context()))
+	})
+}
