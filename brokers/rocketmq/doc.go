@@ -104,7 +104,7 @@
 //   - Between the half message and the transaction, or within: the database has no marker; rolled back when the broker asks.
 //   - After the commit, before the broker is told: the marker is found, and the message becomes visible when the broker asks.
 //   - The answer to COMMIT is lost: the process does not know what happened and does not say; the marker decides. Send
-//     looks once, and else returns an error that says "it may have happened".
+//     looks once, and else returns dedup.ErrUnavailable.
 //   - The transaction runs while the broker asks: its marker is locked, so there is no answer, and the broker asks again.
 //   - It has not begun, because all connections are taken, say: it is rolled back, and Send returns [ErrRolledBack].
 //   - The process stands still and goes on after hours: a transaction older than TransactionOptions.Limit is not committed.

@@ -132,8 +132,8 @@ func (p *TransactionProducer) Migrate(ctx context.Context) error {
 //
 //   - nil: the transaction is committed and m will be delivered, at once or by check-back.
 //   - [ErrRolledBack]: nothing of either is there, and fn may be tried again.
-//   - An error that is dedup.ErrUnavailable and says "it may have happened": the answer to COMMIT was
-//     lost. Either both happen or neither; look into the database which.
+//   - dedup.ErrUnavailable: the answer to COMMIT was lost, so it may have happened. Either both happen
+//     or neither; look into the database which.
 //   - Any other error is fn's, the database's or the broker's, and nothing of either is there.
 //
 // fn neither commits nor rolls back by itself, which is dedup.ErrTxEnded: both then follow what fn did. It may be called

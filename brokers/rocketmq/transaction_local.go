@@ -89,12 +89,12 @@ func (p *TransactionProducer) conclude(ctx context.Context, h *half, word int) {
 func (p *TransactionProducer) localTx(ctx context.Context, h *half, fn func(context.Context, *sql.Tx) error) (outcome, error) {
 	conn, err := p.db.Conn(ctx)
 	if err != nil {
-		return undone, p.beginError(ctx, err)
+		return undone, fmt.Errorf("begin: %w", err)
 	}
 	tx, err := conn.BeginTx(ctx, p.opt.Tx)
 	if err != nil {
 		_ = conn.Close()
-		return undone, p.beginError(ctx, err)
+		return undone, fmt.Errorf("begin: %w", err)
 	}
 	over := false
 	defer func() {
@@ -144,13 +144,6 @@ func (p *TransactionProducer) inTime(h *half) error {
 	return nil
 }
 
-func (p *TransactionProducer) beginError(ctx context.Context, err error) error {
-	if ctx.Err() == nil {
-		err = fmt.Errorf("%w: %w", dedup.ErrUnavailable, err)
-	}
-	return fmt.Errorf("begin: %w", err)
-}
-
 // rollBack ends the transaction of err, which comes back with what the database's part in it means.
 func (p *TransactionProducer) rollBack(ctx context.Context, conn *sql.Conn, tx *sql.Tx, err error) (outcome, error) {
 	class := sqldialect.Classify(p.markers.dialect, err)
@@ -167,7 +160,7 @@ func (p *TransactionProducer) rollBack(ctx context.Context, conn *sql.Conn, tx *
 	case class == sqldialect.Conflict:
 		return conflicted, err
 	case class == sqldialect.Unreachable && ctx.Err() == nil, ended != nil:
-		return undone, fmt.Errorf("%w: the connection was lost in the middle of the transaction: %w", dedup.ErrUnavailable, err)
+		return undone, fmt.Errorf("the connection was lost in the middle of the transaction: %w", err)
 	}
 	return undone, err
 }
