@@ -218,8 +218,11 @@ func (w writer) update(s sqldialect.Shape, pairs [][2]string, condition string, 
 	case w.d == sqldialect.MySQL:
 		return "UPDATE " + w.from(s) + " STRAIGHT_JOIN " + w.table + byKey + set + " WHERE " + condition
 	case w.d == sqldialect.PostgreSQL && skip:
-		return fmt.Sprintf("WITH %s, free AS MATERIALIZED (SELECT t.k FROM q JOIN %s AS t ON t.k = q.k AND %s WHERE %s ORDER BY t.k FOR NO KEY UPDATE OF t SKIP LOCKED) UPDATE %s AS t%s FROM q JOIN free ON free.k = q.k WHERE t.k = q.k AND %s AND %s RETURNING t.k",
-			w.with(s), w.table, asked, condition, w.table, set, strings.ReplaceAll(asked, "q", "free"), condition)
+		// free has all of q, so that it need not be looked through for each row of that; and what is asked is no
+		// condition once more: of free the planner expects one row, so it uses the key by itself, and an array of
+		// all keys would be sorted anew for each.
+		return fmt.Sprintf("WITH %s, free AS MATERIALIZED (SELECT q.* FROM q JOIN %s AS t ON t.k = q.k AND %s WHERE %s ORDER BY t.k FOR NO KEY UPDATE OF t SKIP LOCKED) UPDATE %s AS t%s FROM free AS q WHERE t.k = q.k AND %s RETURNING t.k",
+			w.with(s), w.table, asked, condition, w.table, set, condition)
 	case w.d == sqldialect.PostgreSQL:
 		return fmt.Sprintf("WITH %s UPDATE %s AS t%s FROM q WHERE t.k = q.k AND %s AND %s RETURNING t.k", w.with(s), w.table, set, asked, condition)
 	default: // which has no name for the table here

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idemq/idemq/dedup/sqlstore"
@@ -70,7 +71,9 @@ func (o *once) events(name string) []byte {
 // awaitWork returns once the process has begun n more transactions than it had.
 func (o *once) awaitWork(had, n int) {
 	name := o.ps[0].name
-	require.Eventually(o.t, func() bool { return bytes.Count(o.events(name), []byte("in ")) >= had+n }, 2*time.Minute, 10*time.Millisecond, "%s does nothing", name)
+	if !assert.Eventually(o.t, func() bool { return bytes.Count(o.events(name), []byte("in ")) >= had+n }, 40*time.Second, 10*time.Millisecond) {
+		o.t.Fatalf("%s does nothing:\n%s", name, o.tail(o.ps[0]))
+	}
 }
 
 func (o *once) begun() int { return bytes.Count(o.events(o.ps[0].name), []byte("in ")) }
@@ -100,10 +103,12 @@ func (o *once) killAtWork() {
 // end lets the process do what is left.
 func (o *once) end() {
 	left, err := int64(-1), error(nil)
-	require.Eventually(o.t, func() bool {
+	if !assert.Eventually(o.t, func() bool {
 		left, err = o.broker.left()
 		return err == nil && left == 0
-	}, 5*time.Minute, 100*time.Millisecond, "stuck")
+	}, 90*time.Second, 100*time.Millisecond) {
+		o.t.Fatalf("%s is stuck with %d messages left (%v):\n%s", o.ps[0].name, left, err, o.tail(o.ps[0]))
+	}
 	o.terminate(0)
 	if left, err = o.broker.left(); err != nil || left > 0 { // held by the process, or on its way through a delay
 		o.start(0)
