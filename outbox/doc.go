@@ -1,0 +1,2 @@
+// Package outbox publishes messages that commit with your own rows.
+package outbox
