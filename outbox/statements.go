@@ -128,9 +128,13 @@ func (w writer) same() string {
 // statement sees of a lane is its oldest rows, without a gap.
 func (w writer) read(more string) string {
 	n := w.d.Params(laneShape)
+	mask := w.d.Arg(n + 1)
+	if w.d == sqldialect.PostgreSQL {
+		mask += "::bigint"
+	}
 	return fmt.Sprintf("SELECT t.seq, t.id, t.lane, t.topic, t.msg_key, t.headers, t.body, t.attempts FROM %s AS t%s "+
 		"WHERE t.state = 0 AND t.lane NOT IN (SELECT q.lane FROM %s) %sAND ((%s >> t.shard) & 1) = 1 ORDER BY t.seq LIMIT %s",
-		w.table, w.hint, w.from(laneShape), more, w.d.Arg(n+1), w.d.Arg(n+2))
+		w.table, w.hint, w.from(laneShape), more, mask, w.d.Arg(n+2))
 }
 
 // update changes rows of a table that q names. No expression reads a column that another one sets:
