@@ -100,10 +100,14 @@ func (o *Outbox) read(ctx context.Context, strict bool, mask uint64, without []i
 		r := &row{}
 		var key sql.NullString
 		var headers sql.RawBytes
-		if err := found.Scan(&r.seq, &r.ID, &r.lane, &r.Topic, &key, &headers, &r.Body, &r.attempts); err != nil {
+		var none bool // no driver need tell nothing from nothing in it
+		if err := found.Scan(&r.seq, &r.ID, &r.lane, &r.Topic, &key, &headers, &r.Body, &none, &r.attempts); err != nil {
 			return nil, err
 		}
 		r.Key = key.String
+		if !none && r.Body == nil {
+			r.Body = []byte{}
+		}
 		if headers != nil {
 			if err := json.Unmarshal(headers, &r.Headers); err != nil {
 				return nil, fmt.Errorf("row %d, ID %q: its headers: %w", r.seq, r.ID, err)

@@ -13,6 +13,7 @@ type lane struct {
 	marking int       // rows the broker has, and the table does not know it yet
 	until   time.Time // after a failure, when the next attempt may begin
 	queued  bool      // it is in lanes.ready
+	missed  bool      // a read left it out, so there may be more of it
 }
 
 // lanes is the relay's memory. It is for one goroutine.
@@ -28,7 +29,8 @@ func newLanes() *lanes { return &lanes{all: make(map[int64]*lane)} }
 // ids are the lanes to leave out of the next read: what it found of them is here, or must wait.
 func (s *lanes) ids() []int64 {
 	ids := make([]int64, 0, len(s.all))
-	for id := range s.all {
+	for id, l := range s.all {
+		l.missed = true
 		ids = append(ids, id)
 	}
 	return ids
@@ -96,19 +98,20 @@ func (s *lanes) failed(r *row, until time.Time) {
 	l.until = until
 }
 
-// marked: the table knows what became of r.
-func (s *lanes) marked(r *row) {
+// marked: the table knows what became of r. It reports whether there may be more of its lane to read.
+func (s *lanes) marked(r *row) (more bool) {
 	l := s.all[r.lane]
 	l.marking--
 	if l.marking > 0 || l.flying || len(l.rows) > 0 {
-		return
+		return false
 	}
 	if l.until.IsZero() {
 		delete(s.all, l.id)
-		return
+		return l.missed
 	}
 	at, _ := slices.BinarySearchFunc(s.late, l.until, func(l *lane, t time.Time) int { return l.until.Compare(t) })
 	s.late = slices.Insert(s.late, at, l)
+	return false
 }
 
 // wake forgets lanes that have waited long enough, so that they are read again, and returns whether there

@@ -225,7 +225,7 @@ func (l *leases) take(ctx context.Context, mask uint64, turn bool, us int64) err
 // have notes what the database said.
 func (l *leases) have(v view, until time.Time) {
 	l.mu.Lock()
-	changed := l.owned != v.mine
+	changed := l.owned != v.mine || time.Now().After(l.until) // they were over for a moment
 	l.owned, l.leaving, l.until, l.sweeping = v.mine, l.leaving&v.mine, until, v.sweeper
 	l.mu.Unlock()
 	if changed {

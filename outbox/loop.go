@@ -141,8 +141,8 @@ func (l *loop) start(ctx, work context.Context) time.Duration {
 	if !l.publishing && len(l.lanes.ready) > 0 && until(l.publishAt) {
 		l.publish(work)
 	}
-	if !l.reading && l.lanes.rows < l.opts.Batch && len(l.lanes.late) < maxLate && l.writeAt.Before(now) && l.publishAt.Before(now) &&
-		mask != 0 && (l.look || until(l.lookAt)) {
+	if !l.reading && l.lanes.rows < l.opts.Batch && len(l.lanes.late) < maxLate && mask != 0 &&
+		(l.look || until(l.lookAt)) && until(l.writeAt) && until(l.publishAt) {
 		l.read(ctx, mask)
 	}
 	return wait
@@ -164,6 +164,7 @@ func (l *loop) take(f read) {
 	l.reading = false
 	l.lookAt = time.Now().Add(max(l.opts.Poll, 4*f.took))
 	if f.err != nil {
+		l.look = true
 		if l.stopped.IsZero() {
 			l.fault("read", f.err)
 		}
@@ -281,11 +282,11 @@ func (l *loop) wrote(w written) {
 	}
 	l.faults = 0
 	for _, r := range w.sent {
-		l.lanes.marked(r)
+		l.look = l.lanes.marked(r) || l.look
 		l.leases.hold(r.lane, -1)
 	}
 	for _, f := range w.failed {
-		l.lanes.marked(f.row)
+		l.look = l.lanes.marked(f.row) || l.look
 		l.leases.hold(f.lane, -1)
 	}
 }

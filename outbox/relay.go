@@ -33,6 +33,8 @@ type RelayOptions struct {
 	LetFollowersGo bool
 	// Retention is how long published rows stay, and with them the memory of their IDs. Default: 24h.
 	Retention time.Duration
+	// Sweep is how often rows whose retention is over are deleted, by one relay for all. Default: 1m.
+	Sweep time.Duration
 	// Listen hears PostgreSQL's NOTIFY on a channel, on a connection of its own, and calls notified for
 	// each, until ctx ends or the connection fails; then it is called again. See the package's doc. Default: none.
 	Listen func(ctx context.Context, channel string, notified func()) error
@@ -76,7 +78,7 @@ func (ro *RelayOptions) fill() error {
 		value    *time.Duration
 		standard time.Duration
 	}{
-		{"Poll", &ro.Poll, 100 * time.Millisecond}, {"Lease", &ro.Lease, 30 * time.Second}, {"Retention", &ro.Retention, 24 * time.Hour},
+		{"Poll", &ro.Poll, 100 * time.Millisecond}, {"Lease", &ro.Lease, 30 * time.Second}, {"Retention", &ro.Retention, 24 * time.Hour}, {"Sweep", &ro.Sweep, time.Minute},
 		{"Backoff", &ro.Backoff, 200 * time.Millisecond}, {"MaxBackoff", &ro.MaxBackoff, max(30*time.Second, ro.Backoff)},
 	} {
 		switch {

@@ -132,7 +132,7 @@ func (w writer) read(more string) string {
 	if w.d == sqldialect.PostgreSQL {
 		mask += "::bigint"
 	}
-	return fmt.Sprintf("SELECT t.seq, t.id, t.lane, t.topic, t.msg_key, t.headers, t.body, t.attempts FROM %s AS t%s "+
+	return fmt.Sprintf("SELECT t.seq, t.id, t.lane, t.topic, t.msg_key, t.headers, t.body, CASE WHEN t.body IS NULL THEN 1 ELSE 0 END, t.attempts FROM %s AS t%s "+
 		"WHERE t.state = 0 AND t.lane NOT IN (SELECT q.lane FROM %s) %sAND ((%s >> t.shard) & 1) = 1 ORDER BY t.seq LIMIT %s",
 		w.table, w.hint, w.from(laneShape), more, mask, w.d.Arg(n+2))
 }

@@ -13,14 +13,10 @@ func (l *leases) turn() bool {
 	return l.sweeping && time.Now().Before(l.until)
 }
 
-// sweepEvery is how often the table is looked through, where retention is not shorter still.
-const sweepEvery = time.Minute
-
 // sweep deletes what was published longer ago than Retention, in batches with a pause between, and
 // forgets relays that died. One relay does it for all.
 func (r *Relay) sweep(ctx context.Context, l *leases) {
-	every := min(sweepEvery, max(r.opts.Retention/10, 10*time.Millisecond))
-	for sleep(ctx, every) {
+	for sleep(ctx, r.opts.Sweep) {
 		if !l.turn() {
 			continue
 		}
