@@ -6,7 +6,7 @@ import (
 	"database/sql"
 	"encoding/hex"
 	"fmt"
-	"os"
+	"io"
 	"log/slog"
 	"sync"
 	"testing"
@@ -122,7 +122,7 @@ func (e *env) arrived(n int) {
 func quick() outbox.RelayOptions {
 	return outbox.RelayOptions{
 		Poll: 5 * time.Millisecond, Lease: time.Second, Backoff: 10 * time.Millisecond, MaxBackoff: 50 * time.Millisecond,
-		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}
 }
 
