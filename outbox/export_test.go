@@ -1,6 +1,6 @@
 package outbox
 
-// Texts are the relay's statements.
-func (o *Outbox) Texts() map[string]string {
-	return map[string]string{"read": o.text.read, "strict": o.text.strict, "mark": o.text.mark, "fail": o.text.fail, "requeue": o.text.requeue, "count": o.text.count}
+// Statements are the texts of reading and writing back.
+func (o *Outbox) Statements() (read, mark, fail, requeue, sweep string) {
+	return o.text.strict, o.text.mark, o.text.fail, o.text.requeue, o.text.sweep
 }

@@ -199,7 +199,7 @@ func (r *outboxRun) arrivals() (ids []string, ran int) {
 	require.NoError(r, err)
 	guard, err := dedup.New("chaos", memstore.New(), nil)
 	require.NoError(r, err)
-	quiet, seen := 15*time.Second, make(map[string]bool) // the first may take as long as a group takes to form
+	quiet, seen := time.Minute, make(map[string]bool) // the first may take as long as a group takes to form
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), quiet)
 		ds, err := source.Receive(ctx, 256)
