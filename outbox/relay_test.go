@@ -32,7 +32,7 @@ func TestFullBatchesCostATenthOfAStatementAMessageAtMost(t *testing.T) {
 		b.awaitSent(t)
 		stop()
 		require.LessOrEqual(t, statements.Load(), int64(n/10))
-		t.Logf("%d statements for %d messages: %.4f a message", statements.Load(), n, float64(statements.Load())/n)
+		t.Logf("%d statements for %d messages: %.4f a message", statements.Load(), n, float64(statements.Load())/float64(n))
 	})
 }
 
