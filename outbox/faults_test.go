@@ -23,7 +23,7 @@ func (b *base) fill(t *testing.T, n int, key string) {
 	b.write(t, outbox.Message{ID: "first", Topic: "t", Key: key})
 	text := map[outbox.Dialect]string{
 		outbox.PostgreSQL: "INSERT INTO %[1]s (id, lane, shard, topic, msg_key, content, created_at, state, attempts, last_error) SELECT 'r-' || n, lane + n * 64 * $1, shard, 't', 'k' || n, '', 0, 0, 0, '' FROM %[1]s, generate_series(1, $2::int) AS n WHERE id = 'first'",
-		outbox.MySQL:      "INSERT INTO %[1]s (id, lane, shard, topic, msg_key, content, created_at, state, attempts, last_error) SELECT CONCAT('r-', s.seq), (lane DIV 2) + s.seq * 64 * ?, shard, 't', CONCAT('k', s.seq), '', 0, 0, 0, '' FROM %[1]s, seq_1_to_%[2]d AS s WHERE id = 'first'",
+		outbox.MySQL:      "INSERT INTO %[1]s (id, lane, shard, topic, msg_key, content, created_at, state, attempts, last_error) SELECT CONCAT('r-', s.seq), (lane DIV 2) + CAST(s.seq AS SIGNED) * 64 * ?, shard, 't', CONCAT('k', s.seq), '', 0, 0, 0, '' FROM %[1]s, seq_1_to_%[2]d AS s WHERE id = 'first'",
 	}[b.dialect]
 	spread := 1
 	if key != "" {

@@ -60,12 +60,13 @@ type statements struct {
 // writer puts statements together.
 type writer struct {
 	d                     sqldialect.Dialect
+	name                  string // of the table, alone
 	table, shards, relays string
 	hint                  string // that pending rows are read by their index, in its order
 }
 
 func newStatements(d sqldialect.Dialect, t sqldialect.Table) statements {
-	w := writer{d: d, table: t.Quoted(), shards: t.Beside(t.Name() + "_shards").Quoted(), relays: t.Beside(t.Name() + "_relays").Quoted()}
+	w := writer{d: d, name: t.Name(), table: t.Quoted(), shards: t.Beside(t.Name() + "_shards").Quoted(), relays: t.Beside(t.Name() + "_relays").Quoted()}
 	switch d {
 	case sqldialect.MySQL:
 		w.hint = " FORCE INDEX (`" + t.Name() + "_pending`)"
@@ -149,7 +150,12 @@ func (w writer) update(table string, s sqldialect.Shape, key string, pairs [][2]
 	}
 	set, on := " SET "+strings.Join(all, ", "), "t."+key+" = q."+key
 	if w.d == sqldialect.MySQL {
-		return "UPDATE " + w.from(s) + " STRAIGHT_JOIN " + table + " AS t ON " + on + set + " WHERE " + condition
+		// Of a small table it would rather read all pending rows, and wait for those that are being written.
+		index := "PRIMARY"
+		if key == "id" {
+			index, on = "`"+w.name+"_id`", "t.id = CAST(q.id AS BINARY)"
+		}
+		return "UPDATE " + w.from(s) + " STRAIGHT_JOIN " + table + " AS t FORCE INDEX (" + index + ") ON " + on + set + " WHERE " + condition
 	}
 	return "UPDATE " + table + " AS t" + set + " FROM " + w.from(s) + " WHERE " + on + " AND " + condition
 }
@@ -191,11 +197,11 @@ const sweepRows = 1000
 
 // sweep deletes rows that were sent longer ago than its parameter says.
 func (w writer) sweep() string {
-	over := fmt.Sprintf("state = 1 AND sent_at <= %s - %s ORDER BY sent_at LIMIT %d", w.now(1), w.d.Arg(1), sweepRows)
-	if w.d == sqldialect.MySQL {
+	over := fmt.Sprintf("sent_at <= %s - %s ORDER BY sent_at LIMIT %d", w.now(1), w.d.Arg(1), sweepRows)
+	if w.d == sqldialect.MySQL { // which, told of the state, would go by the other index; only sent rows have the time
 		return "DELETE FROM " + w.table + " WHERE " + over
 	}
-	return fmt.Sprintf("DELETE FROM %[1]s WHERE id IN (SELECT id FROM %[1]s WHERE %[2]s)", w.table, over)
+	return fmt.Sprintf("DELETE FROM %[1]s WHERE id IN (SELECT id FROM %[1]s WHERE state = 1 AND %[2]s)", w.table, over)
 }
 
 // leases are the statements about who has which shard.
