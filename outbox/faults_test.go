@@ -225,3 +225,29 @@ func TestDatabaseAwayKeepsWhatTheBrokerHas(t *testing.T) {
 	b.awaitSent(t)
 	require.EqualValues(t, 1, calls.Load())
 }
+
+// TestLeasesLiveWhileTransactionsHaveAllConnections: beats have one of their own.
+func TestLeasesLiveWhileTransactionsHaveAllConnections(t *testing.T) {
+	for _, d := range []outbox.Dialect{outbox.PostgreSQL, outbox.MySQL} {
+		t.Run(string(d), func(t *testing.T) {
+			b := newBase(t, d)
+			small := open(t, b.driver, b.dsn)
+			small.SetMaxOpenConns(4)
+			t.Cleanup(func() { _ = small.Close() })
+			run(t, b.outbox(t, small, nil), takesAll, outbox.RelayOptions{Lease: 300 * time.Millisecond})
+			b.write(t, outbox.Message{Topic: "t"})
+			b.awaitSent(t)
+			for range 3 {
+				tx, err := small.BeginTx(t.Context(), nil)
+				require.NoError(t, err)
+				defer func() { _ = tx.Rollback() }()
+			}
+			until := func() (us int64) {
+				require.NoError(t, b.db.QueryRow("SELECT max(lease_until) FROM "+b.table+"_shards WHERE shard < 64").Scan(&us))
+				return us
+			}
+			first := until()
+			require.Eventually(t, func() bool { return until() > first+1_000_000 }, eventually, 10*time.Millisecond)
+		})
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"database/sql"
 	"log/slog"
 	"math/bits"
 	mathrand "math/rand/v2"
@@ -23,6 +24,8 @@ type leases struct {
 	lease  time.Duration
 	log    *slog.Logger
 	change chan struct{} // capacity 1: owned is another
+
+	conn *sql.Conn // nil: the pool's
 
 	mu       sync.Mutex
 	owned    uint64 // shards to read
@@ -57,10 +60,51 @@ func (l *leases) hold(lane int64, n int) {
 	l.busy[shardOf(lane)] += n
 }
 
+// keptFrom is the size of a pool of which a connection can be spared.
+const keptFrom = 4
+
+// connect keeps a connection, where the pool is bounded, so that leases live while transactions have all others.
+func (l *leases) connect(ctx context.Context) error {
+	if l.conn != nil || l.o.dialect == SQLite || l.o.db.Stats().MaxOpenConnections < keptFrom {
+		return nil
+	}
+	c, err := l.o.db.Conn(ctx)
+	if err == nil {
+		l.conn = c
+	}
+	return err
+}
+
+func (l *leases) disconnect() {
+	if l.conn != nil {
+		_ = l.conn.Close()
+		l.conn = nil
+	}
+}
+
+func (l *leases) exec(ctx context.Context, text string, args []any) (int64, error) {
+	if l.conn == nil {
+		return l.o.exec(ctx, text, args)
+	}
+	res, err := l.conn.ExecContext(ctx, text, args...)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+func (l *leases) query(ctx context.Context, text string, args []any) (*sql.Rows, error) {
+	if l.conn == nil {
+		return l.o.query(ctx, text, args)
+	}
+	return l.conn.QueryContext(ctx, text, args...)
+}
+
 // run keeps the leases until ctx ends, and then gives them back.
 func (l *leases) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	defer l.disconnect()
 	for {
 		select {
 		case <-ctx.Done():
@@ -76,10 +120,17 @@ func (l *leases) run(ctx context.Context) {
 func (l *leases) tick(ctx context.Context) time.Duration {
 	call, cancel := context.WithTimeout(ctx, max(l.lease/3, time.Second))
 	defer cancel()
-	wait, err := l.keep(call)
+	err := l.connect(call)
+	var wait time.Duration
+	if err == nil {
+		wait, err = l.keep(call)
+	}
 	if err == nil {
 		l.failing = false
 		return wait
+	}
+	if !sqldialect.Answered(l.o.dialect, err) {
+		l.disconnect() // it may be broken
 	}
 	if ctx.Err() == nil && !l.failing {
 		l.failing = true
@@ -118,7 +169,7 @@ func (l *leases) keep(ctx context.Context) (wait time.Duration, err error) {
 	if err := l.live(ctx, us); err != nil {
 		return 0, err
 	}
-	if _, err := l.o.exec(ctx, l.o.text.beat, l.o.withClock([]any{us, l.token})); err != nil {
+	if _, err := l.exec(ctx, l.o.text.beat, l.o.withClock([]any{us, l.token})); err != nil {
 		return 0, err
 	}
 	v, err := l.look(ctx)
@@ -144,12 +195,12 @@ func (l *leases) keep(ctx context.Context) (wait time.Duration, err error) {
 
 func (l *leases) live(ctx context.Context, us int64) error {
 	if l.joined {
-		n, err := l.o.exec(ctx, l.o.text.alive, l.o.withClock([]any{us, l.token}))
+		n, err := l.exec(ctx, l.o.text.alive, l.o.withClock([]any{us, l.token}))
 		if err != nil || n > 0 {
 			return err
 		}
 	}
-	_, err := l.o.exec(ctx, l.o.text.join, l.o.withClock([]any{us, l.token, sqldialect.CleanText(l.name, 255)}))
+	_, err := l.exec(ctx, l.o.text.join, l.o.withClock([]any{us, l.token, sqldialect.CleanText(l.name, 255)}))
 	l.joined = err == nil || sqldialect.Classify(l.o.dialect, err) == sqldialect.Duplicate // its reply was lost
 	if l.joined {
 		return nil
@@ -166,7 +217,7 @@ type view struct {
 }
 
 func (l *leases) look(ctx context.Context) (v view, err error) {
-	rows, err := l.o.query(ctx, l.o.text.look, l.o.withClock(nil))
+	rows, err := l.query(ctx, l.o.text.look, l.o.withClock(nil))
 	if err != nil {
 		return v, err
 	}
@@ -218,7 +269,7 @@ func (l *leases) take(ctx context.Context, mask uint64, turn bool, us int64) err
 	if q.Len() == 0 {
 		return nil
 	}
-	_, err := l.o.exec(ctx, l.o.text.take, l.o.withClock(q.Args()))
+	_, err := l.exec(ctx, l.o.text.take, l.o.withClock(q.Args()))
 	return err
 }
 
@@ -277,7 +328,7 @@ func (l *leases) letGo(ctx context.Context, mask uint64) error {
 			q.Int(int64(s))
 		}
 	}
-	_, err := l.o.exec(ctx, l.o.text.release, q.Args(l.token))
+	_, err := l.exec(ctx, l.o.text.release, q.Args(l.token))
 	return err
 }
 
@@ -291,9 +342,9 @@ func (l *leases) leaveAll(ctx context.Context) {
 	for s := range shards + 1 {
 		q.Int(int64(s))
 	}
-	_, err := l.o.exec(ctx, l.o.text.release, q.Args(l.token))
+	_, err := l.exec(ctx, l.o.text.release, q.Args(l.token))
 	if err == nil {
-		_, err = l.o.exec(ctx, l.o.text.leave, []any{l.token})
+		_, err = l.exec(ctx, l.o.text.leave, []any{l.token})
 	}
 	if err != nil {
 		l.log.Warn("outbox: the shards could not be given back; others take them when their lease is over", "table", l.o.table.String(), "error", err)

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -214,7 +215,8 @@ func (l *loop) judge(b batch) {
 		return
 	}
 	l.outages = 0
-	sent := 0
+	sent, again := 0, 0
+	var first error
 	for i, r := range b.rows {
 		if b.errs[i] == nil {
 			sent++
@@ -222,25 +224,32 @@ func (l *loop) judge(b batch) {
 			l.sent = append(l.sent, r)
 			continue
 		}
-		l.refused(r, b.errs[i])
+		if l.refused(r, b.errs[i]) {
+			again++
+			first = cmp.Or(first, b.errs[i])
+		}
 	}
 	l.emit("sent", sent, b.took, nil)
+	l.emit("failed", again, b.took, first)
+	if again > 0 { // one line, for a missing topic may have thousands of messages
+		l.opts.Logger.Warn("outbox: messages not sent; trying again", "table", l.o.table.String(), "messages", again, "error", first)
+	}
 }
 
-// refused counts an attempt, and parks a row for which there is no other.
-func (l *loop) refused(r *row, err error) {
+// refused counts an attempt, and parks a row for which there is no other. It reports whether there is one.
+func (l *loop) refused(r *row, err error) (again bool) {
 	attempt := r.attempts + 1
 	f := failure{row: r, state: statePending, reason: err.Error()}
-	cause, until := "failed", time.Now().Add(l.backoff(attempt))
-	if IsPermanent(err) || attempt >= l.opts.MaxAttempts {
-		f.state, cause, until = stateParked, "parked", time.Time{}
+	until := time.Now().Add(l.backoff(attempt))
+	again = !IsPermanent(err) && attempt < l.opts.MaxAttempts
+	if !again {
+		f.state, until = stateParked, time.Time{}
 		l.opts.Logger.Error("outbox: message parked", "table", l.o.table.String(), "id", r.ID, "topic", r.Topic, "attempts", attempt, "error", err)
-	} else {
-		l.opts.Logger.Warn("outbox: message not sent; trying again", "table", l.o.table.String(), "id", r.ID, "topic", r.Topic, "attempt", attempt, "error", err)
+		l.emit("parked", 1, 0, err)
 	}
 	l.lanes.failed(r, until)
 	l.failed = append(l.failed, f)
-	l.emit(cause, 1, 0, err)
+	return again
 }
 
 // write tells the table what the broker has, and what it does not take.

@@ -198,6 +198,7 @@ func share(e *env) {
 
 func takeover(e *env) {
 	own := pool(e.T, e.open) // the first relay's, which is taken away as by a crash
+	own.SetMaxOpenConns(3)   // so few that the relay keeps none of its own, which would outlive the pool
 	dying := e.relayOf(e.outbox(own, e.table), func(ro *outbox.RelayOptions) { ro.Lease = 500 * time.Millisecond })
 	e.awaitOwners(1, 64)
 	require.NoError(e, own.Close())
