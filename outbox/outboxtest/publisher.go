@@ -35,7 +35,7 @@ type PublisherConfig struct {
 // TestPublisher runs every rule of the port. config is called for each case, and cleans up with tb.
 func TestPublisher(t *testing.T, config func(tb testing.TB) PublisherConfig) {
 	for _, c := range publisherCases {
-		t.Run(c.name, func(t *testing.T) { c.run(&publishing{T: t, PublisherConfig: config(t)}) })
+		t.Run(c.name, func(t *testing.T) { c.run(&publishing{TB: t, PublisherConfig: config(t)}) })
 	}
 }
 
@@ -54,12 +54,12 @@ var publisherCases = []struct {
 }
 
 type publishing struct {
-	*testing.T
+	testing.TB
 	PublisherConfig
 }
 
 func (p *publishing) open() outbox.Publisher {
-	pub := p.Open(p.T)
+	pub := p.Open(p.TB)
 	p.Cleanup(func() { closePublisher(pub) })
 	return pub
 }
@@ -91,7 +91,7 @@ func (p *publishing) sent(errs []error) {
 func (p *publishing) received(topic string, n int) map[string]outbox.Message {
 	p.Helper()
 	got := make(map[string]outbox.Message)
-	for _, m := range p.Received(p.T, topic, n) {
+	for _, m := range p.Received(p.TB, topic, n) {
 		require.NotContains(p, got, m.ID, "it is there twice")
 		got[m.ID] = m
 	}
@@ -100,7 +100,7 @@ func (p *publishing) received(topic string, n int) map[string]outbox.Message {
 }
 
 func (p *publishing) asGiven() {
-	topic := p.Topic(p.T)
+	topic := p.Topic(p.TB)
 	ms := []outbox.Message{
 		{ID: "full", Topic: topic, Key: "key ü", Headers: map[string]string{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "x": "größe \"\\"}, Body: []byte("\x00\xff{}")},
 		{ID: "none", Topic: topic, Key: "k2"},
@@ -124,7 +124,7 @@ func (p *publishing) asGiven() {
 }
 
 func (p *publishing) ownAnswers() {
-	topic := p.Topic(p.T)
+	topic := p.Topic(p.TB)
 	ms := []outbox.Message{
 		{ID: "0", Topic: topic, Key: "a"}, {ID: "1", Topic: p.Missing, Key: "b"}, {ID: "2", Topic: topic, Key: "c"},
 		{ID: "3"}, {ID: "4", Topic: topic},
@@ -148,7 +148,7 @@ func (p *publishing) ownAnswers() {
 
 func (p *publishing) final() {
 	pub := p.open()
-	topic := p.Topic(p.T)
+	topic := p.Topic(p.TB)
 	require.False(p, outbox.IsPermanent(p.send(pub, outbox.Message{ID: "missing", Topic: p.Missing})[0]), "somebody may make the topic")
 	require.True(p, outbox.IsPermanent(p.send(pub, outbox.Message{ID: "nowhere"})[0]), "a message without a topic")
 	if p.TooLarge > 0 {
@@ -159,7 +159,7 @@ func (p *publishing) final() {
 }
 
 func (p *publishing) order() {
-	topic, pub := p.Topic(p.T), p.open()
+	topic, pub := p.Topic(p.TB), p.open()
 	const keys, each = 7, 30
 	for n := range each {
 		ms := make([]outbox.Message, keys)
@@ -169,7 +169,7 @@ func (p *publishing) order() {
 		p.sent(p.send(pub, ms...))
 	}
 	next := make(map[string]int)
-	for _, m := range p.Received(p.T, topic, keys*each) {
+	for _, m := range p.Received(p.TB, topic, keys*each) {
 		require.Equal(p, fmt.Sprintf("%s.%d", m.Key[3:], next[m.Key]), m.ID)
 		next[m.Key]++
 	}
@@ -177,7 +177,7 @@ func (p *publishing) order() {
 }
 
 func (p *publishing) window() {
-	topic := p.Topic(p.T)
+	topic := p.Topic(p.TB)
 	ms := make([]outbox.Message, 1000)
 	for i := range ms {
 		ms[i] = outbox.Message{ID: fmt.Sprint(i), Topic: topic, Key: fmt.Sprint("k", i), Body: make([]byte, 256)}
@@ -187,7 +187,7 @@ func (p *publishing) window() {
 }
 
 func (p *publishing) cannotBeAsked() {
-	pub := p.Down(p.T)
+	pub := p.Down(p.TB)
 	p.Cleanup(func() { closePublisher(pub) })
 	ctx, cancel := context.WithTimeout(p.Context(), 2*time.Second)
 	defer cancel()
@@ -197,7 +197,7 @@ func (p *publishing) cannotBeAsked() {
 }
 
 func (p *publishing) endsSoon() {
-	pub := p.Down(p.T)
+	pub := p.Down(p.TB)
 	p.Cleanup(func() { closePublisher(pub) })
 	ctx, cancel := context.WithTimeout(p.Context(), 300*time.Millisecond)
 	defer cancel()
@@ -206,7 +206,7 @@ func (p *publishing) endsSoon() {
 	require.Less(p, time.Since(began), 3*time.Second)
 	ended, end := context.WithCancel(p.Context())
 	end()
-	topic := p.Topic(p.T)
+	topic := p.Topic(p.TB)
 	errs := make([]error, 1)
 	if err := p.open().Publish(ended, []outbox.Message{{ID: "1", Topic: topic}}, errs); err == nil {
 		require.Error(p, errs[0], "it had no time to ask")
@@ -219,7 +219,7 @@ func (p *publishing) cut() {
 	if p.Cut == nil {
 		p.Skip("inapplicable: PublisherConfig.Cut is nil")
 	}
-	topic, pub := p.Topic(p.T), p.open()
+	topic, pub := p.Topic(p.TB), p.open()
 	p.sent(p.send(pub, outbox.Message{ID: "first", Topic: topic}))
 	sent := map[string]bool{"first": true}
 	for round := range 5 {
@@ -230,7 +230,7 @@ func (p *publishing) cut() {
 		done := make(chan error, 1)
 		ctx, cancel := context.WithTimeout(p.Context(), eventually)
 		go func() { done <- pub.Publish(ctx, ms, errs) }()
-		p.Cut(p.T)
+		p.Cut(p.TB)
 		err := <-done
 		cancel()
 		for i := range ms {
@@ -244,7 +244,7 @@ func (p *publishing) cut() {
 	p.sent(p.send(pub, outbox.Message{ID: "last", Topic: topic}))
 	sent["last"] = true
 	there := make(map[string]bool)
-	for _, m := range p.Received(p.T, topic, len(sent)) {
+	for _, m := range p.Received(p.TB, topic, len(sent)) {
 		there[m.ID] = true
 	}
 	for id := range sent {
