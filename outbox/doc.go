@@ -59,7 +59,7 @@
 // # Limits
 //
 // An ID has at most 255 bytes, a topic 512, a key 1024, all of it, and headers, valid UTF-8 without NUL. One
-// Write takes at most 1,000 messages with 6 MiB together. A relay has up to three times RelayOptions.Batch
+// Write takes at most 1,000 messages with 6 MiB together. A relay has a few times RelayOptions.Batch
 // messages in memory.
 //
 // An ID is remembered as long as its row: RelayOptions.Retention after it was sent. Content is topic, key, headers and body,

@@ -53,7 +53,9 @@ func TestManyPendingRowsAreReadAtTheirHead(t *testing.T) {
 	for _, d := range []outbox.Dialect{outbox.PostgreSQL, outbox.MySQL} {
 		t.Run(string(d), func(t *testing.T) {
 			b := newBase(t, d)
-			b.fill(t, many(), "")
+			b.fill(t, 2*many(), "")
+			_, err := b.db.Exec("UPDATE " + b.table + " SET state = 2 WHERE seq % 2 = 0") // and as many parked ones
+			require.NoError(t, err)
 			var sent atomic.Int64
 			var slowest atomic.Int64
 			last := time.Now()
@@ -74,7 +76,7 @@ func TestManyPendingRowsAreReadAtTheirHead(t *testing.T) {
 			case <-time.After(2 * time.Minute):
 				require.Fail(t, "too slow")
 			}
-			t.Logf("10,000 of %d rows in %v, the longest pause between two batches %v", many(), time.Since(began), time.Duration(slowest.Load()))
+			t.Logf("10,000 of %d pending rows and as many parked ones in %v, the longest pause between two batches %v", many(), time.Since(began), time.Duration(slowest.Load()))
 			stop()
 			began = time.Now()
 			s, err := b.Stats(t.Context())

@@ -142,7 +142,7 @@ func (l *loop) start(ctx, work context.Context) time.Duration {
 	if !l.publishing && len(l.lanes.ready) > 0 && until(l.publishAt) {
 		l.publish(work)
 	}
-	if !l.reading && l.lanes.rows < l.opts.Batch && len(l.lanes.late) < maxLate && mask != 0 &&
+	if !l.reading && l.lanes.rows < l.opts.Batch && len(l.sent)+len(l.failed) < 2*l.opts.Batch && len(l.lanes.late) < maxLate && mask != 0 &&
 		(l.look || until(l.lookAt)) && until(l.writeAt) && until(l.publishAt) {
 		l.read(ctx, mask)
 	}

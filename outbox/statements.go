@@ -75,7 +75,7 @@ func newStatements(d sqldialect.Dialect, t sqldialect.Table) statements {
 	}
 	s := statements{
 		write: w.write(), read: w.read(""), mark: w.mark(), fail: w.fail(), requeue: w.requeue(), count: w.count(), sweep: w.sweep(),
-		strict: w.read("AND t.lane NOT IN (SELECT p.lane FROM " + w.table + " AS p WHERE p.state = 2) "),
+		strict: w.read(w.unparked()),
 		leave:  "DELETE FROM " + w.relays + " WHERE token = " + w.d.Arg(1),
 		bury:   "DELETE FROM " + w.relays + " WHERE alive_until <= " + w.now(0),
 	}
@@ -136,6 +136,15 @@ func (w writer) read(more string) string {
 	return fmt.Sprintf("SELECT t.seq, t.id, t.lane, t.topic, t.msg_key, t.headers, t.body, CASE WHEN t.body IS NULL THEN 1 ELSE 0 END, t.attempts FROM %s AS t%s "+
 		"WHERE t.state = 0 AND t.lane NOT IN (SELECT q.lane FROM %s) %sAND ((%s >> t.shard) & 1) = 1 ORDER BY t.seq LIMIT %s",
 		w.table, w.hint, w.from(laneShape), more, mask, w.d.Arg(n+2))
+}
+
+// unparked leaves out the lanes of parked rows. PostgreSQL would compare each row with a list of all of them, where
+// they are too many for the memory of one sort; so it looks each lane up.
+func (w writer) unparked() string {
+	if w.d == sqldialect.PostgreSQL {
+		return "AND (SELECT p.state FROM " + w.table + " AS p WHERE p.state = 2 AND p.lane = t.lane LIMIT 1) IS NULL "
+	}
+	return "AND t.lane NOT IN (SELECT p.lane FROM " + w.table + " AS p WHERE p.state = 2) "
 }
 
 // update changes rows of a table that q names. No expression reads a column that another one sets:
