@@ -129,20 +129,22 @@ func (w writer) same() string {
 // statement sees of a lane is its oldest rows, without a gap.
 func (w writer) read(more string) string {
 	n := w.d.Params(laneShape)
-	mask := w.d.Arg(n + 1)
+	mask, pending := w.d.Arg(n+1), "t.state = 0"
 	if w.d == sqldialect.PostgreSQL {
-		mask += "::bigint"
+		// Written so that a server without statistics expects many rows to meet each condition: it then reads the
+		// index in its order as far as the limit, instead of sorting all that is pending.
+		mask, pending = mask+"::bigint", "t.state < 1"
 	}
 	return fmt.Sprintf("SELECT t.seq, t.id, t.lane, t.topic, t.msg_key, t.headers, t.body, CASE WHEN t.body IS NULL THEN 1 ELSE 0 END, t.attempts FROM %s AS t%s "+
-		"WHERE t.state = 0 AND t.lane NOT IN (SELECT q.lane FROM %s) %sAND ((%s >> t.shard) & 1) = 1 ORDER BY t.seq LIMIT %s",
-		w.table, w.hint, w.from(laneShape), more, mask, w.d.Arg(n+2))
+		"WHERE %s AND t.lane NOT IN (SELECT q.lane FROM %s) %sAND ((%s >> t.shard) & 1) <> 0 ORDER BY t.seq LIMIT %s",
+		w.table, w.hint, pending, w.from(laneShape), more, mask, w.d.Arg(n+2))
 }
 
 // unparked leaves out the lanes of parked rows. PostgreSQL would compare each row with a list of all of them, where
 // they are too many for the memory of one sort; so it looks each lane up.
 func (w writer) unparked() string {
 	if w.d == sqldialect.PostgreSQL {
-		return "AND (SELECT p.state FROM " + w.table + " AS p WHERE p.state = 2 AND p.lane = t.lane LIMIT 1) IS NULL "
+		return "AND (SELECT p.state FROM " + w.table + " AS p WHERE p.state = 2 AND p.lane = t.lane LIMIT 1) IS DISTINCT FROM 2 "
 	}
 	return "AND t.lane NOT IN (SELECT p.lane FROM " + w.table + " AS p WHERE p.state = 2) "
 }

@@ -15,7 +15,7 @@ CREATE TABLE IF NOT EXISTS {table} (
   headers     bytea,
   body        bytea
 );
-CREATE UNIQUE INDEX IF NOT EXISTS {index:pending} ON {table} (seq) WHERE state = 0;
+CREATE UNIQUE INDEX IF NOT EXISTS {index:pending} ON {table} (seq) WHERE state < 1;
 CREATE INDEX IF NOT EXISTS {index:parked} ON {table} (lane) WHERE state = 2;
 CREATE INDEX IF NOT EXISTS {index:sent} ON {table} (sent_at) WHERE state = 1;
 CREATE TABLE IF NOT EXISTS {beside:shards} (
