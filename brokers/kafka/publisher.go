@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -54,7 +55,7 @@ func NewPublisher(c Cluster, o *PublisherOptions) (*Publisher, error) {
 const publisherTTL = 30 * time.Second
 
 // Publish sends ms, in order per topic and key, and answers errs[i] for ms[i]; a message that the
-// broker refuses, for its size say, fails alone. The returned error means that no broker
+// broker refuses, for its size say, fails alone, and is marked by [outbox.Permanent] where the record itself is why. The returned error means that no broker
 // answered. A message may be written twice when an answer is lost.
 func (p *Publisher) Publish(ctx context.Context, ms []outbox.Message, errs []error) error {
 	if len(errs) != len(ms) {
@@ -64,7 +65,7 @@ func (p *Publisher) Publish(ctx context.Context, ms []outbox.Message, errs []err
 	at := make([]int, 0, len(ms))
 	for i := range ms {
 		if ms[i].Topic == "" {
-			errs[i] = fmt.Errorf("kafka: publish %q: Message.Topic is empty", ms[i].ID)
+			errs[i] = outbox.Permanent(fmt.Errorf("kafka: publish %q: Message.Topic is empty", ms[i].ID))
 			continue
 		}
 		out = append(out, recordOf(&ms[i]))
@@ -77,6 +78,9 @@ func (p *Publisher) Publish(ctx context.Context, ms []outbox.Message, errs []err
 	for j, err := range answers {
 		if err != nil {
 			errs[at[j]] = fmt.Errorf("kafka: publish %q: %w", ms[at[j]].ID, err)
+			if ofRecord(err) || errors.Is(err, kafka.InvalidTopic) {
+				errs[at[j]] = outbox.Permanent(errs[at[j]])
+			}
 		}
 	}
 	return nil

@@ -88,6 +88,13 @@ func classifyReply(e *amqp.Error) class {
 	return retryable
 }
 
+// ofMessage reports whether the server has refused a publishing for what is in it: it is larger than
+// the server takes, or names another user.
+func ofMessage(err error) bool {
+	var e *amqp.Error
+	return errors.As(err, &e) && e.Server && (e.Code == amqp.PreconditionFailed || e.Code == amqp.ContentTooLarge)
+}
+
 // channelError reports whether the server has closed a channel for something that was said on it.
 func channelError(err error) bool {
 	var e *amqp.Error

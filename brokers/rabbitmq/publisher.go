@@ -42,7 +42,8 @@ func NewPublisher(c Cluster, o *PublisherOptions) (*Publisher, error) {
 }
 
 // Publish sends ms, in order, and answers errs[i] for ms[i]; a message that no queue takes
-// ([ErrUnroutable]), or that the server refuses for its size or its exchange, say, fails alone. The returned error
+// ([ErrUnroutable]), or that the server refuses for its size or its exchange, say, fails alone, and is marked by
+// [outbox.Permanent] where the message itself is why. The returned error
 // means that the server could not be asked. A message may be there twice when an answer is lost.
 func (p *Publisher) Publish(ctx context.Context, ms []outbox.Message, errs []error) error {
 	if len(errs) != len(ms) {
@@ -57,7 +58,7 @@ func (p *Publisher) Publish(ctx context.Context, ms []outbox.Message, errs []err
 			err = checkLengths(&m, frame)
 		}
 		if err != nil {
-			errs[i] = fmt.Errorf("rabbitmq: publish %q: %w", ms[i].ID, err)
+			errs[i] = outbox.Permanent(fmt.Errorf("rabbitmq: publish %q: %w", ms[i].ID, err))
 			continue
 		}
 		out = append(out, m)
@@ -70,6 +71,9 @@ func (p *Publisher) Publish(ctx context.Context, ms []outbox.Message, errs []err
 	for j, err := range answers {
 		if err != nil {
 			errs[at[j]] = fmt.Errorf("rabbitmq: publish %q: %w", ms[at[j]].ID, err)
+			if ofMessage(err) {
+				errs[at[j]] = outbox.Permanent(errs[at[j]])
+			}
 		}
 	}
 	return nil

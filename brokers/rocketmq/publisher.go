@@ -50,7 +50,7 @@ func NewPublisher(c Cluster, o *PublisherOptions) (*Publisher, error) {
 }
 
 // Publish sends ms, in order per topic and key, and answers errs[i] for ms[i]; a message that the
-// broker refuses, for its size say, fails alone. The returned error means that no broker
+// broker refuses, for its size say, fails alone, and is marked by [outbox.Permanent] where the message itself is why. The returned error means that no broker
 // answered. A message may be written twice when an answer is lost.
 func (p *Publisher) Publish(ctx context.Context, ms []outbox.Message, errs []error) error {
 	if len(errs) != len(ms) {
@@ -65,7 +65,7 @@ func (p *Publisher) Publish(ctx context.Context, ms []outbox.Message, errs []err
 			out[i], err = p.cluster.newMessage(&ms[i])
 		}
 		if err != nil {
-			errs[i] = fmt.Errorf("rocketmq: publish %q: %w", ms[i].ID, err)
+			errs[i] = outbox.Permanent(fmt.Errorf("rocketmq: publish %q: %w", ms[i].ID, err))
 		}
 	}
 	answers := make([]error, len(ms))
@@ -73,8 +73,12 @@ func (p *Publisher) Publish(ctx context.Context, ms []outbox.Message, errs []err
 		return fmt.Errorf("rocketmq: publish: %w", err)
 	}
 	for i, err := range answers {
-		if err != nil {
-			errs[i] = fmt.Errorf("rocketmq: publish %q: %w", ms[i].ID, err)
+		if err == nil {
+			continue
+		}
+		errs[i] = fmt.Errorf("rocketmq: publish %q: %w", ms[i].ID, err)
+		if isCode(err, codeIllegalMessage) || errors.Is(err, errTooLarge) {
+			errs[i] = outbox.Permanent(errs[i])
 		}
 	}
 	return nil

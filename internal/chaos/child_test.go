@@ -40,6 +40,13 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if spec := os.Getenv(relayEnv); spec != "" {
+		if err := relayProcess(spec); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	os.Exit(m.Run())
 }
 

@@ -35,8 +35,12 @@ var kinds = []kind{
 		reason: "dedup is what everything stands on: who wants the state machine must not get a client library with it",
 	},
 	{
-		name: "core", matches: is("consumer", "outbox"), own: []string{"dedup"}, modules: none,
-		reason: "consumer and outbox work with every broker and store, so they know none of them",
+		name: "core", matches: is("consumer"), own: []string{"dedup"}, modules: none,
+		reason: "consumer works with every broker and store, so it knows none of them",
+	},
+	{
+		name: "outbox", matches: is("outbox"), own: []string{"dedup", "internal/sqldialect"}, modules: none,
+		reason: "outbox works with every broker and database, so it knows none of them but their dialects",
 	},
 	{
 		name: "conformance suite", matches: is("dedup/deduptest", "consumer/consumertest", "outbox/outboxtest"),

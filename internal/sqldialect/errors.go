@@ -23,6 +23,7 @@ const (
 	NoTable           // a table, a column or a schema is missing
 	ReadOnly          // a replica, or a transaction that must not write
 	TooBig            // a value does not fit its column, or the statement the server's limit
+	Check             // a CHECK constraint refuses the row
 )
 
 // Classify reads err by what its driver shows of the server's answer:
@@ -92,6 +93,8 @@ func postgresClass(state string) Class {
 		return Unreachable
 	case "23505":
 		return Duplicate
+	case "23514":
+		return Check
 	case "42P01", "42703", "3F000":
 		return NoTable
 	case "25006":
@@ -155,6 +158,8 @@ func mysqlClass(n uint16) Class {
 		return Unreachable
 	case 1062:
 		return Duplicate
+	case 3819, 4025: // MySQL's, MariaDB's
+		return Check
 	case 1049, 1054, 1146:
 		return NoTable
 	case 1290, 1792, 1836:
@@ -179,6 +184,8 @@ func sqliteClass(code int, err error) Class {
 		return Conflict
 	case 1555, 2067:
 		return Duplicate
+	case 275:
+		return Check
 	}
 	switch code & 0xff {
 	case 1: // the code of all errors in a statement; the text is SQLite's own and has been the same since version 3

@@ -19,7 +19,7 @@ const versions = "idemq_schema"
 
 // Schema is a table as the steps that make it: Steps[i] leads to version i+1 and consists of
 // statements that end with a semicolon at the end of a line, in which {table}, {bare} (the table
-// without its schema) and {index:suffix} stand for the quoted names.
+// without its schema), {beside:suffix} (another table of the schema) and {index:suffix} stand for the quoted names.
 type Schema struct {
 	Dialect Dialect
 	Table   Table
@@ -197,14 +197,8 @@ func (s *Schema) steps(ctx context.Context, conn *sql.Conn) error {
 func (s *Schema) statements(step string) []string {
 	step = strings.ReplaceAll(step, "{table}", s.Table.Quoted())
 	step = strings.ReplaceAll(step, "{bare}", s.Dialect.quote(s.Table.name))
-	for {
-		before, rest, ok := strings.Cut(step, "{index:")
-		if !ok {
-			break
-		}
-		suffix, after, _ := strings.Cut(rest, "}")
-		step = before + s.Table.Index(suffix) + after
-	}
+	step = replace(step, "{index:", s.Table.Index)
+	step = replace(step, "{beside:", func(suffix string) string { return s.Table.Beside(s.Table.name + "_" + suffix).Quoted() })
 	var all []string
 	for text := range strings.SplitSeq(step, ";\n") {
 		if text = strings.TrimSpace(text); text != "" {
@@ -212,4 +206,16 @@ func (s *Schema) statements(step string) []string {
 		}
 	}
 	return all
+}
+
+// replace puts name(suffix) for each open + suffix + "}".
+func replace(text, open string, name func(suffix string) string) string {
+	for {
+		before, rest, ok := strings.Cut(text, open)
+		if !ok {
+			return text
+		}
+		suffix, after, _ := strings.Cut(rest, "}")
+		text = before + name(suffix) + after
+	}
 }

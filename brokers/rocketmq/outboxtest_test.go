@@ -1,0 +1,56 @@
+package rocketmq_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idemq/idemq/brokers/rocketmq"
+	"github.com/idemq/idemq/consumer"
+	"github.com/idemq/idemq/outbox"
+	"github.com/idemq/idemq/outbox/outboxtest"
+)
+
+func TestPublisherKeepsTheRules(t *testing.T) {
+	outboxtest.TestPublisher(t, func(tb testing.TB) outboxtest.PublisherConfig {
+		w := newWorld(tb, 2)
+		return outboxtest.PublisherConfig{
+			Open:  func(tb testing.TB) outbox.Publisher { return w.publisher(tb) },
+			Topic: func(testing.TB) string { return w.topic },
+			Received: func(tb testing.TB, topic string, n int) []outbox.Message {
+				return drained(tb, w.source(tb), n)
+			},
+			Missing: "nowhere", TooLarge: 4<<20 + 1,
+			Down: func(tb testing.TB) outbox.Publisher {
+				p, err := rocketmq.NewPublisher(rocketmq.Cluster{NameServers: []string{"127.0.0.1:1"}}, nil)
+				require.NoError(tb, err)
+				return p
+			},
+			NilIsEmpty: true,
+		}
+	})
+}
+
+// drained receives n messages, and what comes soon after them.
+func drained(tb testing.TB, s consumer.Source, n int) (ms []outbox.Message) {
+	tb.Helper()
+	for wait := eventually; ; {
+		ctx, cancel := context.WithTimeout(tb.Context(), wait)
+		ds, err := s.Receive(ctx, 100)
+		cancel()
+		if err != nil {
+			require.GreaterOrEqual(tb, len(ms), n, "received")
+			return ms
+		}
+		for _, d := range ds {
+			d.Identify(consumer.DefaultRules(), d.Made)
+			ms = append(ms, outbox.Message{ID: d.ID, Topic: d.Topic, Key: d.Key, Headers: d.Headers, Body: d.Body})
+			ack(tb, d)
+		}
+		if len(ms) >= n {
+			wait = 300 * time.Millisecond
+		}
+	}
+}

@@ -1,0 +1,212 @@
+package outbox
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/idemq/idemq/internal/sqldialect"
+)
+
+func (o *Outbox) query(ctx context.Context, text string, args []any) (*sql.Rows, error) {
+	p, err := o.prepare(ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	if p == nil {
+		return o.db.QueryContext(ctx, text, args...)
+	}
+	return p.QueryContext(ctx, args...)
+}
+
+// exec returns how many rows the statement changed.
+func (o *Outbox) exec(ctx context.Context, text string, args []any) (int64, error) {
+	p, err := o.prepare(ctx, text)
+	if err != nil {
+		return 0, err
+	}
+	var res sql.Result
+	if p == nil {
+		res, err = o.db.ExecContext(ctx, text, args...)
+	} else {
+		res, err = p.ExecContext(ctx, args...)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+// withClock adds SQLite's clock to args.
+func (o *Outbox) withClock(args []any) []any {
+	if o.dialect == SQLite {
+		args = append(args[:len(args):len(args)], o.clock().UnixMicro())
+	}
+	return args
+}
+
+// prepare returns nil on PostgreSQL: pgx prepares by itself, or not, as it was told for the proxy in between.
+func (o *Outbox) prepare(ctx context.Context, text string) (*sql.Stmt, error) {
+	if o.dialect == PostgreSQL {
+		return nil, nil
+	}
+	o.mu.Lock()
+	p := o.prepared[text]
+	o.mu.Unlock()
+	if p != nil {
+		return p, nil
+	}
+	p, err := o.db.PrepareContext(ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if first := o.prepared[text]; first != nil {
+		_ = p.Close() // two came at once
+		return first, nil
+	}
+	o.prepared[text] = p
+	return p, nil
+}
+
+// row is a pending row as it was read.
+type row struct {
+	seq, lane int64
+	attempts  int
+	Message
+}
+
+// read returns the oldest pending rows of the shards in mask, without the lanes given.
+func (o *Outbox) read(ctx context.Context, strict bool, mask uint64, without []int64, limit int) ([]*row, error) {
+	text := o.text.read
+	if strict {
+		text = o.text.strict
+	}
+	lanes := sqldialect.NewRows(o.dialect, laneShape, len(without))
+	for _, l := range without {
+		lanes.Int(l)
+	}
+	found, err := o.query(ctx, text, lanes.Args(int64(mask), int64(limit)))
+	if err != nil {
+		return nil, err
+	}
+	defer found.Close()
+	rows := make([]*row, 0, limit)
+	for found.Next() {
+		r := &row{}
+		var key sql.NullString
+		var headers sql.RawBytes
+		var none bool // no driver need tell nothing from nothing in it
+		if err := found.Scan(&r.seq, &r.ID, &r.lane, &r.Topic, &key, &headers, &r.Body, &none, &r.attempts); err != nil {
+			return nil, err
+		}
+		r.Key = key.String
+		if !none && r.Body == nil {
+			r.Body = []byte{}
+		}
+		if headers != nil {
+			if err := json.Unmarshal(headers, &r.Headers); err != nil {
+				return nil, fmt.Errorf("row %d, ID %q: its headers: %w", r.seq, r.ID, err)
+			}
+		}
+		rows = append(rows, r)
+	}
+	return rows, found.Err()
+}
+
+// maxReason is the longest error that a row keeps, in bytes.
+const maxReason = 1024
+
+// failure is a row that the broker did not take.
+type failure struct {
+	*row
+	state  int64 // that it gets
+	reason string
+}
+
+// mark writes back that rows were sent, as far as they are this relay's still.
+func (o *Outbox) mark(ctx context.Context, token []byte, rows []*row) (changed int64, err error) {
+	var fault error
+	err = o.dialect.Contend(ctx, len(rows), func(from, to int) error {
+		q := sqldialect.NewRows(o.dialect, seqShape, to-from)
+		for _, r := range rows[from:to] {
+			q.Int(r.seq)
+		}
+		n, err := o.exec(ctx, o.text.mark, o.withClock(q.Args(token)))
+		changed += n
+		return err
+	}, func(_ int, err error) { fault = err })
+	return changed, cmp.Or(err, fault)
+}
+
+func (o *Outbox) fail(ctx context.Context, token []byte, rows []failure) (changed int64, err error) {
+	var fault error
+	err = o.dialect.Contend(ctx, len(rows), func(from, to int) error {
+		q := sqldialect.NewRows(o.dialect, failShape, to-from)
+		for _, r := range rows[from:to] {
+			q.Int(r.seq)
+			q.Int(r.state)
+			q.Text(sqldialect.CleanText(r.reason, maxReason))
+		}
+		n, err := o.exec(ctx, o.text.fail, q.Args(token))
+		changed += n
+		return err
+	}, func(_ int, err error) { fault = err })
+	return changed, cmp.Or(err, fault)
+}
+
+// Requeue lets parked messages, and the followers held behind them, be published again: at once
+// by relays that run, with attempts counted anew. It is an error if one of ids is not parked; the others are requeued.
+func (o *Outbox) Requeue(ctx context.Context, ids ...string) error {
+	distinct := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		distinct[id] = true
+	}
+	q := sqldialect.NewRows(o.dialect, idShape, len(ids))
+	for id := range distinct {
+		if err := checkText(id, maxID); err != nil {
+			return fmt.Errorf("outbox: requeue: ID %q %w", id, err)
+		}
+		q.Text(id)
+	}
+	n, err := o.exec(ctx, o.text.requeue, q.Args())
+	if err != nil {
+		return fmt.Errorf("outbox: requeue: %w", o.explain(err))
+	}
+	o.Wake()
+	if int(n) < len(distinct) {
+		return fmt.Errorf("outbox: requeue: %d of %d messages are requeued; the others are not parked", n, len(distinct))
+	}
+	return nil
+}
+
+// Stats are the table's numbers, shared by all relays.
+type Stats struct {
+	Pending, Parked int64 // those held behind a parked one are pending
+	// Oldest is how long ago the oldest pending message was written.
+	Oldest time.Duration
+}
+
+// Stats counts, for which it reads every pending row's entry in an index.
+func (o *Outbox) Stats(ctx context.Context) (s Stats, err error) {
+	rows, err := o.query(ctx, o.text.count, o.withClock(nil))
+	if err != nil {
+		return s, fmt.Errorf("outbox: stats: %w", o.explain(err))
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var oldest sql.NullInt64
+		if err := rows.Scan(&s.Pending, &s.Parked, &oldest); err != nil {
+			return s, fmt.Errorf("outbox: stats: %w", err)
+		}
+		s.Oldest = time.Duration(max(oldest.Int64, 0)) * time.Microsecond
+	}
+	if err := rows.Err(); err != nil {
+		return s, fmt.Errorf("outbox: stats: %w", err)
+	}
+	return s, nil
+}

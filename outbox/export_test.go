@@ -1,0 +1,6 @@
+package outbox
+
+// Statements are the texts of reading and writing back.
+func (o *Outbox) Statements() (read, mark, fail, requeue, sweep string) {
+	return o.text.strict, o.text.mark, o.text.fail, o.text.requeue, o.text.sweep
+}

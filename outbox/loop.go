@@ -1,0 +1,309 @@
+package outbox
+
+import (
+	"cmp"
+	"context"
+	"sync"
+	"time"
+)
+
+// loop is one Run. Its own goroutine has all the memory; three others do one thing at a time each: one
+// reads the next batch and one writes back the last, while one publishes.
+type loop struct {
+	*Relay
+	leases *leases
+	lanes  *lanes
+	mask   uint64 // shards that lanes are of
+
+	found     chan read
+	published chan batch
+	written   chan written
+	jobs      sync.WaitGroup
+
+	reading, publishing, writing bool
+	look                         bool      // there may be something to read
+	lookAt                       time.Time // then it is looked for anyway
+	outages, faults              int       // in a row
+	publishAt, writeAt           time.Time // not before, after one of those
+	sent                         []*row    // to write back
+	failed                       []failure
+	stopped                      time.Time // when Run was told to end
+}
+
+// read is what a read found.
+type read struct {
+	rows []*row
+	full bool
+	took time.Duration
+	err  error
+}
+
+// batch is what was given to the publisher at once.
+type batch struct {
+	rows []*row
+	errs []error
+	took time.Duration
+	err  error
+}
+
+// written is what was to be written back.
+type written struct {
+	sent   []*row
+	failed []failure
+	err    error
+}
+
+func newLoop(r *Relay, l *leases) *loop {
+	return &loop{
+		Relay: r, leases: l, lanes: newLanes(), look: true,
+		found: make(chan read), published: make(chan batch), written: make(chan written),
+	}
+}
+
+// maxLate bounds the lanes that wait for their next attempt, which each read has to name. Beyond it the
+// broker takes so little that reading more does not help.
+const maxLate = 10_000
+
+func (l *loop) run(ctx context.Context) {
+	work := context.WithoutCancel(ctx) // what is under way is brought to its end
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	defer l.jobs.Wait()
+	done := ctx.Done()
+	for {
+		timer.Reset(l.start(ctx, work))
+		if !l.stopped.IsZero() && l.finished() {
+			return
+		}
+		select {
+		case <-done:
+			done = nil
+			l.stopped, l.mask = time.Now(), 0
+			l.lanes.keep(0)
+		case <-timer.C:
+		case <-l.wake:
+			l.look = true
+		case <-l.leases.change:
+			l.look = true
+		case f := <-l.found:
+			l.take(f)
+		case b := <-l.published:
+			l.judge(b)
+		case w := <-l.written:
+			l.wrote(w)
+		}
+	}
+}
+
+// finished: after the end of Run's context nothing is begun any more, and what the broker has is written
+// back, for a while.
+func (l *loop) finished() bool {
+	if l.publishing || l.writing || l.reading {
+		return false
+	}
+	rest := len(l.sent) + len(l.failed)
+	if rest > 0 && time.Since(l.stopped) < cleanUp {
+		return false
+	}
+	if rest > 0 {
+		l.opts.Logger.Warn("outbox: the database was out of reach at the end; messages that were sent will be sent again", "table", l.o.table.String(), "messages", rest)
+	}
+	return true
+}
+
+// start begins what can be begun, and returns how long nothing else will come by itself.
+func (l *loop) start(ctx, work context.Context) time.Duration {
+	now := time.Now()
+	wait := time.Hour
+	until := func(t time.Time) bool {
+		if d := t.Sub(now); d > 0 {
+			wait = min(wait, d)
+			return false
+		}
+		return true
+	}
+	if !l.writing && len(l.sent)+len(l.failed) > 0 && until(l.writeAt) {
+		l.write(work)
+	}
+	if !l.stopped.IsZero() {
+		until(l.stopped.Add(cleanUp))
+		return wait
+	}
+	mask := l.leases.mask()
+	if mask != l.mask {
+		l.mask = mask
+		l.lanes.keep(mask)
+	}
+	some, next := l.lanes.wake(now)
+	l.look = l.look || some
+	if !next.IsZero() {
+		until(next)
+	}
+	if !l.publishing && len(l.lanes.ready) > 0 && until(l.publishAt) {
+		l.publish(work)
+	}
+	if !l.reading && l.lanes.rows < l.opts.Batch && len(l.sent)+len(l.failed) < 2*l.opts.Batch && len(l.lanes.late) < maxLate && mask != 0 &&
+		(l.look || until(l.lookAt)) && until(l.writeAt) && until(l.publishAt) {
+		l.read(ctx, mask)
+	}
+	return wait
+}
+
+func (l *loop) read(ctx context.Context, mask uint64) {
+	l.reading, l.look = true, false
+	without, strict := l.lanes.ids(), !l.opts.LetFollowersGo
+	l.jobs.Go(func() {
+		began := time.Now()
+		rows, err := l.o.read(ctx, strict, mask, without, l.opts.Batch)
+		l.found <- read{rows, len(rows) == l.opts.Batch, time.Since(began), err}
+	})
+}
+
+// take begins with the rows that were read. A slow read is not repeated at once: it may be slow for
+// all that is held in the table.
+func (l *loop) take(f read) {
+	l.reading = false
+	l.lookAt = time.Now().Add(max(l.opts.Poll, 4*f.took))
+	if f.err != nil {
+		l.look = true
+		if l.stopped.IsZero() {
+			l.fault("read", f.err)
+		}
+		return
+	}
+	l.look = l.look || f.full
+	mine := f.rows[:0]
+	for _, r := range f.rows {
+		if l.mask&(1<<shardOf(r.lane)) != 0 {
+			mine = append(mine, r)
+		}
+	}
+	l.lanes.add(mine)
+}
+
+func (l *loop) publish(work context.Context) {
+	rows := l.lanes.next(l.opts.Batch)
+	ms := make([]Message, len(rows))
+	for i, r := range rows {
+		ms[i] = r.Message
+		l.leases.hold(r.lane, 1)
+	}
+	l.publishing = true
+	l.jobs.Go(func() {
+		b := batch{rows: rows, errs: make([]error, len(rows))}
+		began := time.Now()
+		b.err = l.p.Publish(work, ms, b.errs)
+		b.took = time.Since(began)
+		l.published <- b
+	})
+}
+
+// judge decides what becomes of each row of a batch.
+func (l *loop) judge(b batch) {
+	l.publishing = false
+	if b.err != nil {
+		l.outages++
+		wait := l.backoff(l.outages)
+		l.publishAt = time.Now().Add(wait)
+		for _, r := range b.rows {
+			l.lanes.unsent(r)
+			l.leases.hold(r.lane, -1)
+		}
+		l.lanes.keep(l.mask)
+		l.emit("outage", len(b.rows), b.took, b.err)
+		l.opts.Logger.Warn("outbox: the broker cannot be asked; trying again", "table", l.o.table.String(), "after", wait, "error", b.err)
+		return
+	}
+	l.outages = 0
+	sent, again := 0, 0
+	var first error
+	for i, r := range b.rows {
+		if b.errs[i] == nil {
+			sent++
+			l.lanes.sent(r)
+			l.sent = append(l.sent, r)
+			continue
+		}
+		if l.refused(r, b.errs[i]) {
+			again++
+			first = cmp.Or(first, b.errs[i])
+		}
+	}
+	l.emit("sent", sent, b.took, nil)
+	l.emit("failed", again, b.took, first)
+	if again > 0 { // one line, for a missing topic may have thousands of messages
+		l.opts.Logger.Warn("outbox: messages not sent; trying again", "table", l.o.table.String(), "messages", again, "error", first)
+	}
+}
+
+// refused counts an attempt, and parks a row for which there is no other. It reports whether there is one.
+func (l *loop) refused(r *row, err error) (again bool) {
+	attempt := r.attempts + 1
+	f := failure{row: r, state: statePending, reason: err.Error()}
+	until := time.Now().Add(l.backoff(attempt))
+	again = !IsPermanent(err) && attempt < l.opts.MaxAttempts
+	if !again {
+		f.state, until = stateParked, time.Time{}
+		l.opts.Logger.Error("outbox: message parked", "table", l.o.table.String(), "id", r.ID, "topic", r.Topic, "attempts", attempt, "error", err)
+		l.emit("parked", 1, 0, err)
+	}
+	l.lanes.failed(r, until)
+	l.failed = append(l.failed, f)
+	return again
+}
+
+// write tells the table what the broker has, and what it does not take.
+func (l *loop) write(work context.Context) {
+	w := written{sent: l.sent, failed: l.failed}
+	l.writing, l.sent, l.failed = true, nil, nil
+	l.jobs.Go(func() {
+		w.err = l.writeBack(work, &w)
+		l.written <- w
+	})
+}
+
+func (l *loop) writeBack(work context.Context, w *written) error {
+	if len(w.sent) > 0 {
+		n, err := l.o.mark(work, l.leases.token, w.sent)
+		if err != nil {
+			return err
+		}
+		l.emit("superseded", len(w.sent)-int(n), 0, nil)
+	}
+	if len(w.failed) == 0 {
+		return nil
+	}
+	n, err := l.o.fail(work, l.leases.token, w.failed)
+	if err == nil {
+		l.emit("superseded", len(w.failed)-int(n), 0, nil)
+	}
+	return err
+}
+
+// wrote: what was not written back is another time, and until then nothing of those lanes is read.
+func (l *loop) wrote(w written) {
+	l.writing = false
+	if w.err != nil {
+		l.sent = append(w.sent, l.sent...)
+		l.failed = append(w.failed, l.failed...)
+		l.fault("write back", w.err)
+		return
+	}
+	l.faults = 0
+	for _, r := range w.sent {
+		l.look = l.lanes.marked(r) || l.look
+		l.leases.hold(r.lane, -1)
+	}
+	for _, f := range w.failed {
+		l.look = l.lanes.marked(f.row) || l.look
+		l.leases.hold(f.lane, -1)
+	}
+}
+
+// fault waits before the database is asked again.
+func (l *loop) fault(what string, err error) {
+	l.faults++
+	wait := l.backoff(l.faults)
+	l.writeAt = time.Now().Add(wait)
+	l.opts.Logger.Warn("outbox: "+what+": trying again", "table", l.o.table.String(), "after", wait, "error", l.o.explain(err))
+}
