@@ -54,7 +54,7 @@ func (g *Guard) ClaimBatch(ctx context.Context, works []Work, claims []*Claim) e
 		if err := w.check(&g.opts); err != nil {
 			return err
 		}
-		in[i] = ClaimRequest{Key: keyOf(g.app, w.Scope, w.ID), Owner: Owner(owners[i*len(Owner{}):]), Fingerprint: w.Fingerprint, Redrive: w.Redrive, Holder: g.opts.Holder}
+		in[i] = ClaimRequest{Key: keyOf(g.app, w.Scope, w.ID), Owner: Owner(owners[i*len(Owner{}):]), Fingerprint: w.Fingerprint, Redrive: w.Redrive, MustExist: w.MustExist, Holder: g.opts.Holder}
 		in[i].Lease, in[i].Retention = w.leases(&g.opts)
 		if o, ok := g.unsure.take(in[i].Key); ok {
 			in[i].Owner = o
