@@ -58,6 +58,7 @@ var crashCases = []scenario{
 		g := newGate(e)
 		late := e.siteOf(e.guardOn(store, e.short()), "shop", func(w http.ResponseWriter, r *http.Request) {
 			g.wait()
+			<-r.Context().Done()
 			require.ErrorIs(e, context.Cause(r.Context()), dedup.ErrLeaseLost)
 			http.Error(w, "late", 418)
 		}, nil, nil)

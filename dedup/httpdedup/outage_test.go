@@ -188,12 +188,17 @@ func (l *lines) String() string {
 
 func TestStoreThatHangsDoesNotHoldTheClientForLong(t *testing.T) {
 	e := onMemory(t)
+	answers := make(chan struct{})
+	t.Cleanup(func() { close(answers) })
 	s := e.siteOf(e.guardOn(&deduptest.Faulty{Store: e.store, Before: func(ctx context.Context, method string) error {
 		if method == "Claim" {
 			return nil
 		}
-		<-ctx.Done()
-		return ctx.Err()
+		select {
+		case <-answers:
+		case <-ctx.Done():
+		}
+		return errDown
 	}}, &dedup.Options{Logger: quietSlog}), "shop", created, nil, nil)
 	begun := time.Now()
 	s.must(201, "abc", "order")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -87,10 +88,10 @@ var policyCases = []scenario{
 					next.ServeHTTP(w, r)
 				})
 			}
-			broken := true
+			var mended atomic.Bool
 			s := e.siteOf(e.guard(nil), "shop", func(w http.ResponseWriter, r *http.Request) {
 				created(w, r)
-				if broken {
+				if !mended.Load() {
 					panic(value)
 				}
 			}, nil, outside)
@@ -100,22 +101,22 @@ var policyCases = []scenario{
 			r, err := e.record(key)
 			require.NoError(e, err)
 			require.Equal(e, dedup.Retryable, r.State)
-			broken = false
+			mended.Store(true)
 			require.False(e, s.must(201, key, "order").replayed())
 			s.ran(2)
 		}
 	}},
 	{"AbortedConnectionRunsAgain", func(e *env) {
-		broken := true
+		var mended atomic.Bool
 		s := e.site(func(w http.ResponseWriter, r *http.Request) {
-			if broken {
+			if !mended.Load() {
 				panic(http.ErrAbortHandler)
 			}
 			created(w, r)
 		}, nil)
 		_, err := s.try(e.Context(), http.MethodPost, "/orders", "abc", "order")
 		require.Error(e, err)
-		broken = false
+		mended.Store(true)
 		s.must(201, "abc", "order")
 		s.ran(2)
 	}},
@@ -135,11 +136,11 @@ func TestHandlersFindTheirClaim(t *testing.T) {
 }
 
 func TestInvalidStatusPanicsInTheHandlerAndIsNotRemembered(t *testing.T) {
-	status := 0
-	s := onMemory(t).site(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(status) }, nil)
+	var status atomic.Int64
+	s := onMemory(t).site(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(int(status.Load())) }, nil)
 	_, err := s.try(t.Context(), http.MethodPost, "/", "abc", "")
 	require.Error(t, err)
-	status = 202
+	status.Store(202)
 	require.Equal(t, 202, s.send(http.MethodPost, "/", "abc", "").status)
 }
 

@@ -31,15 +31,15 @@ type answer struct {
 	kept   bool // false: a tombstone
 }
 
-// encode keeps those headers whose names are in allowed.
-func (a *answer) encode(allowed map[string]bool) []byte {
+// encode keeps those headers that keep says.
+func (a *answer) encode(keep func(name string) bool) []byte {
 	if !a.kept {
 		return binary.BigEndian.AppendUint16([]byte{recordVersion, tombstone}, uint16(a.status))
 	}
 	names := make([]string, 0, len(a.header))
 	size := len(a.body) + 8
 	for n, values := range a.header {
-		if allowed[n] {
+		if keep(n) {
 			names = append(names, n)
 			size += len(n) + 2
 			for _, v := range values {

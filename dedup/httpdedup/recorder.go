@@ -18,6 +18,7 @@ import (
 type recorder struct {
 	w      http.ResponseWriter
 	limit  int64
+	before http.Header // what was set outside: it is set there again for a replay
 	effect atomic.Bool // EffectDone was called
 
 	status   int         // 0: not yet said
@@ -28,6 +29,14 @@ type recorder struct {
 }
 
 type recorderKey struct{}
+
+func newRecorder(w http.ResponseWriter, limit int64) *recorder {
+	r := &recorder{w: w, limit: limit}
+	if h := w.Header(); len(h) > 0 {
+		r.before = maps.Clone(h)
+	}
+	return r
+}
 
 // Header is the real one, so that handlers see what was set outside.
 func (r *recorder) Header() http.Header { return r.w.Header() }

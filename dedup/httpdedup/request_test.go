@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/idemq/idemq/dedup"
 	"github.com/idemq/idemq/dedup/httpdedup"
 )
 
@@ -92,7 +93,7 @@ var requestCases = []scenario{
 			"Transfer-Encoding: chunked\r\n\r\n5\r\nabc",
 			"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
 		} {
-			res := rawRequest(e, s, "POST /orders HTTP/1.1\r\nHost: shop\r\nIdempotency-Key: abc\r\n"+request)
+			res := rawRequest(e, s, "POST /orders HTTP/1.1\r\nHost: shop\r\nIdempotency-Key: abc\r\n"+request, true)
 			require.Equal(e, 400, res.StatusCode)
 		}
 		s.ran(0)
@@ -128,15 +129,17 @@ var requestCases = []scenario{
 	}},
 }
 
-// rawRequest sends text, ends the sending half, and returns the answer's head.
-func rawRequest(e *env, s *site, text string) *http.Response {
+// rawRequest sends text, ends the sending half if it is cut off, and returns the answer's head.
+func rawRequest(e *env, s *site, text string, cutOff bool) *http.Response {
 	e.Helper()
 	conn, err := net.Dial("tcp", s.Listener.Addr().String())
 	require.NoError(e, err)
 	defer conn.Close()
 	_, err = conn.Write([]byte(text))
 	require.NoError(e, err)
-	require.NoError(e, conn.(*net.TCPConn).CloseWrite())
+	if cutOff {
+		require.NoError(e, conn.(*net.TCPConn).CloseWrite())
+	}
 	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	require.NoError(e, err)
 	require.NoError(e, res.Body.Close())
@@ -183,7 +186,7 @@ func TestBodyThatWasReadBeforeIsAnErrorOfTheProgram(t *testing.T) {
 			next.ServeHTTP(w, r)
 		})
 	}
-	g := e.guard(nil)
+	g := e.guard(&dedup.Options{Logger: quietSlog})
 	s := e.siteOf(g, "shop", created, nil, parse)
 	s.must(500, "abc", "a=1", with("Content-Type", "application/x-www-form-urlencoded"))
 	s.ran(0)

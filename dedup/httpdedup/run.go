@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/idemq/idemq/dedup"
@@ -15,7 +16,7 @@ const settleTimeout = 3 * time.Second
 
 // run lets the handler answer, stores what is to be remembered of that, then sends it.
 func (h *guarded) run(w http.ResponseWriter, r *http.Request, c *dedup.Claim) {
-	rec := &recorder{w: w, limit: h.opts.MaxResponse}
+	rec := newRecorder(w, h.opts.MaxResponse)
 	ctx, cancel := c.Context(r.Context())
 	defer cancel()
 	returned := false
@@ -45,7 +46,10 @@ func (h *guarded) outcome(rec *recorder) dedup.Outcome {
 		return dedup.Outcome{State: dedup.Retryable, Cause: fmt.Errorf("status %d", rec.status)}
 	}
 	a := answer{status: rec.status, header: rec.header, body: rec.body, kept: !rec.sent()}
-	result := a.encode(h.replayed)
+	result := a.encode(func(name string) bool {
+		was, outside := rec.before[name]
+		return h.replayed[name] && !(outside && slices.Equal(was, rec.header[name]))
+	})
 	if int64(len(result)) > h.opts.MaxResponse {
 		result = a.tombstone()
 	}
@@ -67,7 +71,7 @@ func (h *guarded) panicked(ctx context.Context, c *dedup.Claim, rec *recorder) {
 			status: effectDone.status, kept: true, body: effectDone.body(h.opts.DocsURL),
 			header: http.Header{"Content-Type": {problemType}},
 		}
-		o = dedup.Outcome{State: dedup.Done, Result: a.encode(h.replayed)}
+		o = dedup.Outcome{State: dedup.Done, Result: a.encode(func(string) bool { return true })}
 	}
 	h.remember(ctx, c, o)
 }

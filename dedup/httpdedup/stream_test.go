@@ -51,11 +51,11 @@ var streamCases = []scenario{
 				_, _ = io.WriteString(w, strings.Repeat("x", 100))
 			}
 		}, &httpdedup.Options{MaxResponse: 1000})
-		require.Len(e, s.must(200, "over with its header", "").body, 1000)
-		s.mustProblem(409, "answer-not-kept", "over with its header", "")
+		require.Len(e, s.must(200, "over-with-its-header", "").body, 1000)
+		s.mustProblem(409, "answer-not-kept", "over-with-its-header", "")
 		size = 100_000
-		require.Len(e, s.must(200, "far over", "").body, 100_000)
-		s.mustProblem(409, "answer-not-kept", "far over", "")
+		require.Len(e, s.must(200, "far-over", "").body, 100_000)
+		s.mustProblem(409, "answer-not-kept", "far-over", "")
 		s.ran(2)
 		size = 900
 		s.must(200, "fits", "")
@@ -161,7 +161,7 @@ func TestSwitchingProtocolsIsAStream(t *testing.T) {
 		require.NoError(t, err)
 		_ = conn.Close()
 	}, nil)
-	res := rawRequest(e, s, "POST /orders HTTP/1.1\r\nHost: shop\r\nIdempotency-Key: abc\r\nConnection: Upgrade\r\nUpgrade: chat\r\n\r\n")
+	res := rawRequest(e, s, "POST /orders HTTP/1.1\r\nHost: shop\r\nIdempotency-Key: abc\r\nConnection: Upgrade\r\nUpgrade: chat\r\n\r\n", false)
 	require.Equal(t, 101, res.StatusCode)
 	s.eventually409("answer-not-kept", "abc")
 }
