@@ -14,13 +14,18 @@ import (
 
 // fingerprint is the default: the request byte by byte, without what a client's library or a proxy may add.
 func fingerprint(r *http.Request, body []byte) dedup.Fingerprint {
-	return dedup.FingerprintOf([]byte(r.Method), []byte(r.URL.EscapedPath()), []byte(r.URL.RawQuery), mediaType(r), body)
+	return dedup.FingerprintOf(target(r), body)
 }
 
-// mediaType is the content type without parameters: clients change those between versions.
-func mediaType(r *http.Request) []byte {
+// target is what a request is for: method, path, query, and the content type without parameters, which clients
+// change between versions.
+func target(r *http.Request) []byte {
 	kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
-	return []byte(strings.ToLower(strings.TrimSpace(kind)))
+	b := make([]byte, 0, 256)
+	for _, part := range [...]string{r.Method, r.URL.EscapedPath(), r.URL.RawQuery, strings.ToLower(strings.TrimSpace(kind))} {
+		b = appendText(b, part)
+	}
+	return b
 }
 
 // JSONFingerprint is for [Options].Fingerprint, where a client writes its JSON anew for each try: the order of
@@ -32,7 +37,7 @@ func JSONFingerprint(r *http.Request, body []byte) dedup.Fingerprint {
 	if err != nil {
 		return fingerprint(r, body)
 	}
-	return dedup.FingerprintOf([]byte(r.Method), []byte(r.URL.EscapedPath()), []byte(r.URL.RawQuery), mediaType(r), []byte("canonical JSON"), plain)
+	return dedup.FingerprintOf(target(r), []byte("canonical JSON"), plain)
 }
 
 var errNotCanonical = errors.New("httpdedup: this JSON has no canonical form")

@@ -26,7 +26,7 @@ func (h *guarded) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.next.ServeHTTP(w, r)
 		return
 	}
-	r, work, refusal, err := h.identify(w, r)
+	r, work, refusal, err := h.identify(r)
 	switch {
 	case refusal != nil:
 		h.refuse(w, *refusal)
@@ -43,7 +43,7 @@ func (h *guarded) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // identify names the request, or says why it is refused. Whoever is refused for a header has not had the
 // body read; whoever is not gets it back whole. A work without an ID is let through.
-func (h *guarded) identify(w http.ResponseWriter, r *http.Request) (*http.Request, dedup.Work, *problem, error) {
+func (h *guarded) identify(r *http.Request) (*http.Request, dedup.Work, *problem, error) {
 	var key string
 	if h.opts.Key == nil {
 		var err error
@@ -61,7 +61,7 @@ func (h *guarded) identify(w http.ResponseWriter, r *http.Request) (*http.Reques
 			return nil, dedup.Work{}, &callerUnknown, nil
 		}
 	}
-	r, body, refusal, err := readBody(w, r, h.opts.MaxBody)
+	r, body, refusal, err := readBody(r, h.opts.MaxBody)
 	if refusal != nil || err != nil {
 		return nil, dedup.Work{}, refusal, err
 	}
@@ -74,8 +74,10 @@ func (h *guarded) identify(w http.ResponseWriter, r *http.Request) (*http.Reques
 			return nil, dedup.Work{}, &callerUnknown, nil
 		}
 	}
-	work := WorkOf(h.scope, who, key)
-	work.Fingerprint, work.Retention = h.opts.Fingerprint(r, body), h.opts.Retention
+	work := dedup.Work{
+		Scope: h.scope, ID: secretID(who, key), Retention: h.opts.Retention,
+		Fingerprint: h.opts.Fingerprint(r, body),
+	}
 	if b, ok := r.Body.(*bodyReader); ok {
 		b.rest = body // Options.Key and Options.Fingerprint may have read it
 	}
@@ -92,41 +94,52 @@ func (h *guarded) withoutKey(key string) *problem {
 var errBodyGone = errors.New("its body was read before: put the middleware in front of what parses forms")
 
 // readBody reads the body to its end, within limit, and puts it back.
-func readBody(w http.ResponseWriter, r *http.Request, limit int64) (*http.Request, []byte, *problem, error) {
+func readBody(r *http.Request, limit int64) (*http.Request, []byte, *problem, error) {
 	if r.ContentLength > limit {
 		return nil, nil, &bodyTooLarge, nil
 	}
 	var body []byte
 	var err error
 	if r.Body != nil && r.Body != http.NoBody {
-		body, err = readAll(http.MaxBytesReader(w, r.Body, limit), r.ContentLength)
+		body, err = readAll(r.Body, r.ContentLength, limit)
 	}
-	var tooLarge *http.MaxBytesError
 	switch {
-	case errors.As(err, &tooLarge):
+	case int64(len(body)) > limit:
 		return nil, nil, &bodyTooLarge, nil
 	case err != nil:
-		return nil, nil, &bodyIncomplete, nil
+		return nil, nil, unreadable(err), nil
 	case len(body) == 0 && (r.ContentLength > 0 || len(r.PostForm) > 0 || r.MultipartForm != nil):
 		return nil, nil, nil, errBodyGone
 	}
-	again := *r
+	again := &struct {
+		http.Request
+		body bodyReader
+	}{*r, bodyReader{rest: body}}
 	again.Body, again.ContentLength, again.TransferEncoding = http.NoBody, int64(len(body)), nil
 	if len(body) > 0 {
-		again.Body = &bodyReader{rest: body}
+		again.Body = &again.body
 	}
-	return &again, body, nil, nil
+	return &again.Request, body, nil, nil
 }
 
-// readAll is io.ReadAll with a first guess. A client's Content-Length is believed up to 64 KiB only.
-func readAll(r io.Reader, length int64) ([]byte, error) {
+func unreadable(err error) *problem {
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) { // a limit set outside
+		return &bodyTooLarge
+	}
+	return &bodyIncomplete
+}
+
+// readAll is io.ReadAll with a first guess, and stops above limit. A client's Content-Length is believed up to
+// 64 KiB only. What is left unread net/http reads, if it is little, or closes the connection.
+func readAll(r io.Reader, length, limit int64) ([]byte, error) {
 	const most = 64 << 10
 	b := make([]byte, 0, min(max(length, 511), most)+1)
 	for {
 		n, err := r.Read(b[len(b):cap(b)])
 		b = b[:len(b)+n]
 		switch {
-		case err == io.EOF:
+		case err == io.EOF || int64(len(b)) > limit:
 			return b, nil
 		case err != nil:
 			return nil, err
@@ -264,5 +277,5 @@ func (h *guarded) refuse(w http.ResponseWriter, p problem) {
 
 // emit counts one request by what became of it.
 func (h *guarded) emit(cause string) {
-	h.guard.Emit(dedup.Event{Name: "request", Scope: "http/" + h.scope, Cause: cause, N: 1})
+	h.guard.Emit(dedup.Event{Name: "request", Scope: h.scope, Cause: cause, N: 1})
 }

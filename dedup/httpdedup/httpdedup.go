@@ -73,7 +73,7 @@ func Middleware(g *dedup.Guard, scope string, caller func(*http.Request) string,
 		return nil, err
 	}
 	return func(next http.Handler) http.Handler {
-		return &guarded{next: next, guard: g, scope: scope, caller: caller, opts: opts, replayed: replayed}
+		return &guarded{next: next, guard: g, scope: workScope(scope), caller: caller, opts: opts, replayed: replayed}
 	}, nil
 }
 
@@ -155,5 +155,8 @@ func EffectDone(ctx context.Context) {
 // WorkOf is the name under which the Guard knows a request, for [dedup.Guard.Inspect] and
 // [dedup.Guard.Forget]: scope as given to Middleware, what caller answered, and the key without quotes.
 func WorkOf(scope, caller, key string) dedup.Work {
-	return dedup.Work{Scope: "http/" + scope, ID: secretID(caller, key)}
+	return dedup.Work{Scope: workScope(scope), ID: secretID(caller, key)}
 }
+
+// workScope keeps the routes of an application apart from its other work, consumers' and tokens'.
+func workScope(scope string) string { return "http/" + scope }

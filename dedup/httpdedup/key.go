@@ -109,5 +109,7 @@ func secretID(parts ...string) string {
 		b = append(b, p...)
 	}
 	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:])
+	var text [2 * sha256.Size]byte
+	hex.Encode(text[:], sum[:])
+	return string(text[:])
 }

@@ -36,7 +36,8 @@ func (a *answer) encode(keep func(name string) bool) []byte {
 	if !a.kept {
 		return binary.BigEndian.AppendUint16([]byte{recordVersion, tombstone}, uint16(a.status))
 	}
-	names := make([]string, 0, len(a.header))
+	var few [16]string
+	names := few[:0]
 	size := len(a.body) + 8
 	for n, values := range a.header {
 		if keep(n) {

@@ -2,6 +2,7 @@ package httpdedup
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"maps"
 	"net"
@@ -26,9 +27,30 @@ type recorder struct {
 	body     []byte
 	live     bool
 	hijacked bool
+
+	ctx handlerContext
+}
+
+// context is what the handler runs in, within parent.
+func (r *recorder) context(parent context.Context) context.Context {
+	r.ctx = handlerContext{parent, r}
+	return &r.ctx
 }
 
 type recorderKey struct{}
+
+// handlerContext is a handler's context, in which EffectDone finds the recorder.
+type handlerContext struct {
+	context.Context
+	rec *recorder
+}
+
+func (c *handlerContext) Value(key any) any {
+	if key == (recorderKey{}) {
+		return c.rec
+	}
+	return c.Context.Value(key)
+}
 
 func newRecorder(w http.ResponseWriter, limit int64) *recorder {
 	r := &recorder{w: w, limit: limit}

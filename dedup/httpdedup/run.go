@@ -25,7 +25,7 @@ func (h *guarded) run(w http.ResponseWriter, r *http.Request, c *dedup.Claim) {
 			h.panicked(ctx, c, rec)
 		}
 	}()
-	h.next.ServeHTTP(rec, r.WithContext(context.WithValue(ctx, recorderKey{}, rec)))
+	h.next.ServeHTTP(rec, r.WithContext(rec.context(ctx)))
 	returned = true
 	if rec.status == 0 && !rec.hijacked {
 		rec.WriteHeader(http.StatusOK) // as net/http says for a handler that writes nothing
@@ -79,9 +79,18 @@ func (h *guarded) panicked(ctx context.Context, c *dedup.Claim, rec *recorder) {
 // remember stores o, though the client may have gone. Where another owner's word counts, it returns
 // that claim, to be answered from; in all other cases this run's own answer is the answer.
 func (h *guarded) remember(ctx context.Context, c *dedup.Claim, o dedup.Outcome) (instead *dedup.Claim) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+	ctx = context.WithoutCancel(ctx)
+	begun := time.Now()
+	err := finish(ctx, c, o) // bounded by the Guard
+	if err == nil {
+		h.settled(o)
+		return nil
+	}
+	ctx, cancel := context.WithDeadline(ctx, begun.Add(settleTimeout))
 	defer cancel()
-	err := settle(ctx, c, o)
+	if !errors.Is(err, dedup.ErrSuperseded) {
+		err = settle(ctx, c, o, err)
+	}
 	if errors.Is(err, dedup.ErrSuperseded) {
 		c, err = h.guard.Claim(ctx, c.Work)
 		switch {
@@ -91,13 +100,19 @@ func (h *guarded) remember(ctx context.Context, c *dedup.Claim, o dedup.Outcome)
 			h.giveBack(ctx, c) // nothing to give, unless it is condemned
 			return c
 		default: // whoever followed has given up, so this word can still count
-			err = settle(ctx, c, o)
+			err = settle(ctx, c, o, nil)
 		}
 	}
 	if err != nil {
 		h.forgo(c, o, err)
 		return nil
 	}
+	h.settled(o)
+	return nil
+}
+
+// settled counts what was stored.
+func (h *guarded) settled(o dedup.Outcome) {
 	switch {
 	case o.State != dedup.Done:
 		h.emit("not_remembered")
@@ -106,7 +121,6 @@ func (h *guarded) remember(ctx context.Context, c *dedup.Claim, o dedup.Outcome)
 	default:
 		h.emit("remembered")
 	}
-	return nil
 }
 
 // forgo leaves a record to its lease, because its verdict could not be stored. The client still gets its answer.
@@ -119,17 +133,22 @@ func (h *guarded) forgo(c *dedup.Claim, o dedup.Outcome, err error) {
 		"scope", h.scope, "outcome", o.State.String(), "err", err)
 }
 
-// settle writes o, again and again while the store is out of reach, the lease runs and ctx lasts. An answer
-// that the store does not take becomes a tombstone: what must not be repeated matters more than what was said.
-func settle(ctx context.Context, c *dedup.Claim, o dedup.Outcome) error {
+// settle writes o, again and again while the store is out of reach, the lease runs and ctx lasts. err is what a
+// first try brought. An answer that the store does not take becomes a tombstone: what must not be repeated
+// matters more than what was said.
+func settle(ctx context.Context, c *dedup.Claim, o dedup.Outcome, err error) error {
 	for pause := 10 * time.Millisecond; ; pause *= 2 {
-		err := finish(ctx, c, o)
-		if err != nil && o.State == dedup.Done && !errors.Is(err, dedup.ErrSuperseded) && !errors.Is(err, dedup.ErrUnavailable) && ctx.Err() == nil {
+		switch {
+		case err == nil || errors.Is(err, dedup.ErrUnavailable) || ctx.Err() != nil:
+		case o.State == dedup.Done:
 			if a, bad := decode(o.Result); bad == nil {
-				err = finish(ctx, c, dedup.Outcome{State: dedup.Done, Result: a.tombstone()})
+				o.Result = a.tombstone()
 			}
 		}
-		if err == nil || errors.Is(err, dedup.ErrSuperseded) || !c.Held() || !sleep(ctx, pause) {
+		if err != nil && (!c.Held() || !sleep(ctx, pause)) {
+			return err
+		}
+		if err = finish(ctx, c, o); err == nil || errors.Is(err, dedup.ErrSuperseded) {
 			return err
 		}
 	}
