@@ -24,6 +24,11 @@ const (
 // longest is for how long a handler may run: after that it is a zombie, and others may have its message.
 func (e *engine) longest() time.Duration { return e.policy.HandlerTimeout + zombieGrace + zombieLook }
 
+// zombieLook is how often the loop looks for handlers that do not end.
+func (e *engine) zombieLook() time.Duration {
+	return max(min(e.policy.HandlerTimeout/4, zombieLook), time.Millisecond)
+}
+
 // engine is one Run: a single goroutine, loop, decides everything about tasks and lanes, so
 // there are no locks between them. Whatever may block (the store, the broker, handlers) happens
 // in goroutines that post what came of it into the inbox.
@@ -55,6 +60,7 @@ type engine struct {
 	sessions map[<-chan struct{}]bool
 	stints   map[*stint]bool
 	zombies  int
+	watched  time.Time // when handlers were last looked at
 	fatal    error
 
 	finishes    int       // calls in flight
@@ -241,7 +247,7 @@ func (e *engine) nextLook(now time.Time) time.Duration {
 		soon(e.ask.after)
 	}
 	if len(e.stints) > 0 {
-		d = min(d, max(min(e.policy.HandlerTimeout/4, zombieLook), time.Millisecond))
+		d = min(d, e.zombieLook())
 	}
 	if e.draining {
 		soon(e.drainedAt)

@@ -23,7 +23,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	if c.begun.Swap(true) {
 		return errors.New("consumer: Run was called before; make a new Source and a new Consumer")
 	}
-	c.logPlan()
+	c.logPlan("consumer: starting")
 	err := c.waitForStore(ctx)
 	if err == nil && ctx.Err() == nil {
 		err = c.run(ctx)
@@ -85,14 +85,14 @@ func (c *Consumer) waitForStore(ctx context.Context) error {
 	}
 }
 
-func (c *Consumer) logPlan() {
+func (c *Consumer) logPlan(what string) {
 	p := c.Plan()
 	args := []any{"scope", p.Scope, "window", p.Window, "because", p.Why, "retention", p.Retention,
 		"attempts", p.MaxAttempts, "backoff", p.Backoff, "handler_timeout", p.HandlerTimeout, "concurrency", p.Concurrency}
 	if n := c.guard.RecordBytes(); n > 0 {
 		args = append(args, "store_mb_per_million_messages", n)
 	}
-	c.guard.Logger().Info("consumer: starting", args...)
+	c.guard.Logger().Info(what, args...)
 }
 
 // receive hands deliveries to the loop until ctx ends.
@@ -133,7 +133,7 @@ func (e *engine) replan() error {
 	}
 	after := e.c.Plan()
 	if before.Why != after.Why || before.Retention != after.Retention {
-		e.c.logPlan()
+		e.c.logPlan("consumer: planned anew with the broker's settings")
 	}
 	planned := make(chan struct{})
 	e.inbox.post(func() { e.plan = after; close(planned) })

@@ -278,14 +278,18 @@ func (e *engine) stintOver(s *stint) {
 
 // watchHandlers finds handlers that do not end although their context has.
 func (e *engine) watchHandlers(now time.Time) {
-	if len(e.stints) == 0 {
+	if len(e.stints) == 0 || now.Sub(e.watched) < e.zombieLook()/2 {
 		return
 	}
-	dead := make(map[*stint]*task)
+	e.watched = now
+	var dead map[*stint]*task
 	e.inbox.mu.Lock()
 	for s := range e.stints {
 		if s.current != nil && now.Sub(s.begun) > e.policy.HandlerTimeout+zombieGrace {
 			s.zombie = true
+			if dead == nil {
+				dead = make(map[*stint]*task)
+			}
 			dead[s] = s.current
 		}
 	}

@@ -41,8 +41,12 @@ func newDeadLetters(p *producer, partitions func(context.Context, string) int) *
 	return d
 }
 
-// publish returns once the broker has confirmed m, or ctx ends; m may then still be published.
+// publish returns once the broker has confirmed m, or ctx ends; m may then still be published, unless
+// ctx had ended before.
 func (d *deadLetters) publish(ctx context.Context, topic, origin string, m kafka.Message) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	m.Topic = topic
 	l := letter{m, origin, make(chan error, 1)}
 	d.mu.Lock()

@@ -1,6 +1,7 @@
 package kafka_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -103,6 +104,19 @@ func TestDeadLetterKeepsTheMessageAndSaysWhy(t *testing.T) {
 		require.NotNil(t, dead[""].Body)
 		require.Nil(t, dead[""].Raw.(kafkago.Message).Key)
 	})
+}
+
+func TestDeadLetterThatIsAskedForAfterItsContextHasEndedIsNotSent(t *testing.T) {
+	c := fakeKafka(t, 1)
+	require.NoError(t, c.CreateTopic("dead", 1, nil))
+	produce(t, client(t, c.ListenAddrs()), 0, "a", "b")
+	s := newSource(t, c.ListenAddrs(), func(o *kafka.SourceOptions) { o.DeadLetterTopic = "dead" })
+	ds := receive(t, s, 2)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, ds[0].DeadLetter(ended, 1, nil), context.Canceled)
+	require.NoError(t, ds[1].DeadLetter(t.Context(), 1, nil)) // would go behind it
+	require.Equal(t, []string{"b"}, bodies(receive(t, sourceOf(t, c.ListenAddrs(), "graves", []string{"dead"}), 1)))
 }
 
 func TestManyDeadLettersAtOnceShareRequests(t *testing.T) {

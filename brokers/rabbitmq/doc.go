@@ -17,7 +17,8 @@
 //     exchange. A retried or redriven message has that of its first publishing.
 //   - Message.Key: the header [KeyHeader]. Message.Headers are text; Raw has them with their types.
 //   - Lane: none, or with SourceOptions.Exclusive the queue.
-//   - Ack: basic.ack, of one message at a time.
+//   - Ack: basic.ack. Those that follow each other without a gap while the ones before are being
+//     written are said as one (multiple), which takes nothing that is unsettled.
 //   - Retry: a copy, confirmed, in the wait queue with the shortest delay that is long enough, and
 //     then the ack. There is a wait queue for each delay of the policy's Backoff, named after the
 //     queue: "orders.wait.30s". What is asked for later than the longest comes after that, and is logged.

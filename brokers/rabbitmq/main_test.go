@@ -3,6 +3,7 @@ package rabbitmq_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -57,10 +58,13 @@ func within(t testing.TB, d time.Duration) context.Context {
 // world is a server, with a queue on it that nobody else uses.
 type world struct {
 	url   string
+	tls   *tls.Config
 	queue string
 }
 
-func (w world) cluster() rabbitmq.Cluster { return rabbitmq.Cluster{URLs: []string{w.url}} }
+func (w world) cluster() rabbitmq.Cluster {
+	return rabbitmq.Cluster{URLs: []string{w.url}, TLS: w.tls}
+}
 
 // addr is the server's host:port.
 func (w world) addr() string {

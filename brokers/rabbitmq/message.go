@@ -60,9 +60,9 @@ func MessageFrom(d amqp.Delivery) *consumer.Message {
 }
 
 // fillMessage sets what of msg comes from d. A copy that a wait queue gave back is told, in d, too,
-// as what it was at first.
-func fillMessage(msg *consumer.Message, d *amqp.Delivery) {
-	unwrap(d)
+// as what it was at first; then it reports true.
+func fillMessage(msg *consumer.Message, d *amqp.Delivery) (unwrapped bool) {
+	unwrapped = unwrap(d)
 	msg.ID, msg.Topic, msg.Time = d.MessageId, topicOf(d.Exchange, d.RoutingKey), d.Timestamp
 	if d.Timestamp.Year() <= 1 { // the client's way to say that there is none
 		msg.Time = time.Time{}
@@ -81,13 +81,14 @@ func fillMessage(msg *consumer.Message, d *amqp.Delivery) {
 		msg.Key = msg.Headers[KeyHeader]
 		msg.DeadCause = msg.Headers[consumer.CauseHeader]
 	}
+	return unwrapped
 }
 
-// unwrap takes what Retry has added off a copy.
-func unwrap(d *amqp.Delivery) {
+// unwrap takes what Retry has added off a copy, and reports whether d is one.
+func unwrap(d *amqp.Delivery) bool {
 	exchange, ok := d.Headers[exchangeHeader].(string)
 	if !ok {
-		return
+		return false
 	}
 	d.Exchange = exchange
 	d.RoutingKey, _ = d.Headers[routingHeader].(string)
@@ -98,6 +99,7 @@ func unwrap(d *amqp.Delivery) {
 		}
 	}
 	d.Headers = h
+	return true
 }
 
 // brokerHeader reports whether the server writes a header by itself. None may be on a copy: an

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/idemq/idemq/consumer"
@@ -23,6 +24,7 @@ type session struct {
 	closed chan *amqp.Error // why the channel ended
 	broken chan *amqp.Error // why the connection ended
 	lost   chan struct{}    // closed when it is over; with Source.mu
+	acks   *acks
 }
 
 func (e *session) isLost() bool {
@@ -138,6 +140,9 @@ func (s *Source) open(ctx context.Context) (_ *session, err error) {
 	s.mu.Lock()
 	prefetch := s.prefetch
 	s.mu.Unlock()
+	e.acks = newAcks(func(tag uint64, multiple bool) {
+		_ = e.ch.Ack(tag, multiple) // it fails with the session, and then the message comes again
+	})
 	err = l.call(ctx, func() error {
 		if err := e.ch.Qos(prefetch, 0, false); err != nil {
 			return err
@@ -231,6 +236,8 @@ func (s *Source) serve(ctx context.Context, e *session) error {
 	s.ever.Store(true)
 	s.connected.Store(true)
 	stop := context.AfterFunc(ctx, e.goodbye)
+	var saying sync.WaitGroup
+	saying.Go(func() { e.acks.run(e.lost, e.link.net.out.written) })
 	for d := range e.in {
 		s.arrived(e, d)
 	}
@@ -240,6 +247,7 @@ func (s *Source) serve(ctx context.Context, e *session) error {
 	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
 	defer cancel()
 	e.link.end(bye)
+	saying.Wait()
 	if restarted {
 		return nil
 	}
@@ -274,9 +282,14 @@ func (s *Source) lose(e *session) (asked bool) {
 }
 
 // arrived takes in what the client has received.
-func (s *Source) arrived(e *session, d amqp.Delivery) {
+func (s *Source) arrived(e *session, raw amqp.Delivery) {
+	raw.Acknowledger = nil // whoever acknowledged it there would do so twice
+	d := &delivery{raw: raw, of: e, at: time.Now()}
+	d.own.tag = raw.DeliveryTag
+	d.place = &d.own
+	e.acks.arrive(d.place)
 	s.mu.Lock()
-	s.buffer = append(s.buffer, arrival{d, time.Now()})
+	s.buffer = append(s.buffer, d)
 	first := len(s.buffer) == 1
 	s.mu.Unlock()
 	if first {
@@ -284,13 +297,12 @@ func (s *Source) arrived(e *session, d amqp.Delivery) {
 	}
 }
 
-// delivery is a as the consumer gets it.
-func (e *session) delivery(a *arrival) consumer.Delivery {
-	d := &delivery{tag: a.DeliveryTag, of: e, at: a.at}
-	raw := a.Delivery
-	raw.Acknowledger = nil // whoever acknowledged it there would do so twice
-	fillMessage(&d.msg, &raw)
-	d.raw = raw
+// fresh is d as the consumer gets it for the first time.
+func (d *delivery) fresh() consumer.Delivery {
+	raw := d.raw.(amqp.Delivery)
+	if fillMessage(&d.msg, &raw) {
+		d.raw = raw
+	}
 	return d.handOut()
 }
 
@@ -313,7 +325,7 @@ func (d *delivery) deadline() time.Time { return d.at.Add(d.of.src.opt.usable())
 
 // repeated is d as a new delivery, from the message as it came.
 func (d *delivery) repeated() consumer.Delivery {
-	n := &delivery{tag: d.tag, of: d.of, at: d.at}
+	n := &delivery{place: d.place, of: d.of, at: d.at}
 	raw := d.raw.(amqp.Delivery)
 	raw.Body = append([]byte{}, raw.Body...)
 	fillMessage(&n.msg, &raw)
@@ -324,7 +336,7 @@ func (d *delivery) repeated() consumer.Delivery {
 // stop ends e without a word; what is unacknowledged goes back to the queue in its order.
 func (e *session) stop() { e.link.net.Close() }
 
-// goodbye ends the session by closing the channel, behind whose answer every word said on it has
+// goodbye says what is due and ends the session by closing the channel, behind whose answer every word said on it has
 // been taken. A quorum queue needs more: of many words the server's channel process keeps all but 32 to itself
 // until the queue has applied those, and loses them if it is closed before. Cancelling the
 // consumer waits for the queue. But it makes another consumer the active one, which would get what
@@ -332,6 +344,7 @@ func (e *session) stop() { e.link.net.Close() }
 // one message at a time is acknowledged, and only the channel is closed.
 func (e *session) goodbye() {
 	_ = e.link.call(context.Background(), func() error { // else it is cut
+		e.acks.flush()
 		if e.src.opt.Exclusive {
 			return e.ch.Close()
 		}

@@ -15,9 +15,11 @@ import (
 type delivery struct {
 	msg consumer.Message
 	raw any // the amqp.Delivery, whatever a handler does to msg
-	tag uint64
 	of  *session
 	at  time.Time // when it came from the server
+
+	place *place // shared by all deliveries that are made again from memory
+	own   place  // of the first of them
 
 	word atomic.Int32
 }
@@ -39,16 +41,17 @@ func (d *delivery) once() error {
 }
 
 func (d *delivery) settled() error {
-	return fmt.Errorf("%w: delivery %d of %s", ErrSettled, d.tag, d.of.src.queue)
+	return fmt.Errorf("%w: delivery %d of %s", ErrSettled, d.place.tag, d.of.src.queue)
 }
 
-// Ack acknowledges the message. The server does not answer that; on a session that was lost the
-// message comes again.
+// Ack acknowledges the message, at once but behind its caller's back. The server does not answer
+// that; on a session that was lost the message comes again.
 func (d *delivery) Ack(context.Context) error {
 	if err := d.once(); err != nil {
 		return err
 	}
-	return d.of.tell(func(ch *amqp.Channel) error { return ch.Ack(d.tag, false) })
+	d.of.acks.ack(d.place)
+	return nil
 }
 
 // GiveBack has the server deliver the message again at once. In an exclusive source that would
@@ -62,7 +65,11 @@ func (d *delivery) GiveBack(context.Context) error {
 		d.of.src.keep(d)
 		return nil
 	}
-	return d.of.tell(func(ch *amqp.Channel) error { return ch.Nack(d.tag, false, true) })
+	if err := d.of.tell(func(ch *amqp.Channel) error { return ch.Nack(d.place.tag, false, true) }); err != nil {
+		return err
+	}
+	d.of.acks.drop(d.place)
+	return nil
 }
 
 // Retry publishes a copy to the wait queue with the shortest delay that is not below after and,
@@ -92,7 +99,8 @@ func (d *delivery) Retry(ctx context.Context, after time.Duration, cause error) 
 		return err
 	}
 	d.word.Store(said)
-	return d.of.tell(func(ch *amqp.Channel) error { return ch.Ack(d.tag, false) })
+	d.of.acks.ack(d.place)
+	return nil
 }
 
 // DeadLetter publishes the copy whether or not the session is lost: its caller writes the

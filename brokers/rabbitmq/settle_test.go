@@ -1,6 +1,7 @@
 package rabbitmq_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -67,6 +68,27 @@ func TestSecondWordIsAnErrorAndClosesNoChannel(t *testing.T) {
 	ack(t, ds[1:]...)
 	closeSource(t, s)
 	require.Empty(t, w.look(t, w.queue))
+}
+
+func TestCopyThatIsAskedForAfterItsContextHasEndedIsNotSent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.publishRaw(t, numbers(0, 2)...)
+	s := w.source(t)
+	ds := receive(t, s, 2)
+	require.NoError(t, ds[0].Retry(t.Context(), delays[0], nil)) // now there is a connection to send on
+	ack(t, receive(t, s, 1)...)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 20 { // of two ways that are open Go takes either
+		require.ErrorIs(t, ds[1].Retry(ended, delays[0], nil), context.Canceled)
+		require.ErrorIs(t, ds[1].DeadLetter(ended, 1, nil), context.Canceled)
+	}
+	nothing(t, s, 2*delays[0])
+	require.Empty(t, w.look(t, w.queue+".dead"))
+	require.NoError(t, ds[1].Retry(t.Context(), delays[0], nil), "it may be said again")
+	ack(t, receive(t, s, 1)...)
+	nothing(t, s, 2*delays[0])
 }
 
 // Each nack counts towards the delivery limit of the queue, which is therefore far off.

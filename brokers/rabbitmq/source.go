@@ -44,15 +44,9 @@ type Source struct {
 	prefetch int
 	handler  time.Duration // how long one may take
 	live     *session
-	again    *session // to be given back as a whole
-	buffer   []arrival
-	held     []retry // by due
-}
-
-// arrival is a message of the live session that Receive has not handed out yet.
-type arrival struct {
-	amqp.Delivery
-	at time.Time
+	again    *session    // to be given back as a whole
+	buffer   []*delivery // of the live session, not yet handed out
+	held     []retry     // by due
 }
 
 // retry is a delivery to be made again from memory.
@@ -171,7 +165,6 @@ func (s *Source) collect(limit int) (ds []consumer.Delivery, wait time.Duration,
 		s.mu.Unlock()
 		return nil, 0, err
 	}
-	e := s.live
 	var due []*delivery
 	now := time.Now()
 	for len(s.held) > 0 && len(due) < limit && !s.held[0].due.After(now) {
@@ -183,7 +176,7 @@ func (s *Source) collect(limit int) (ds []consumer.Delivery, wait time.Duration,
 		wait = s.held[0].due.Sub(now)
 	}
 	n := min(limit-len(due), len(s.buffer))
-	as := s.buffer[:n:n]
+	arrived := s.buffer[:n:n]
 	if s.buffer = s.buffer[n:]; len(s.buffer) == 0 {
 		s.buffer = nil
 	}
@@ -199,8 +192,8 @@ func (s *Source) collect(limit int) (ds []consumer.Delivery, wait time.Duration,
 	for _, d := range due {
 		ds = append(ds, d.repeated())
 	}
-	for i := range as {
-		ds = append(ds, e.delivery(&as[i]))
+	for _, d := range arrived {
+		ds = append(ds, d.fresh())
 	}
 	return ds, 0, nil
 }

@@ -18,6 +18,7 @@ type writer struct {
 	mu      sync.Mutex
 	changed sync.Cond
 	buf     []byte
+	writing bool
 	err     error // of the last write, or net.ErrClosed; nothing is written any more
 }
 
@@ -58,7 +59,7 @@ func (w *writer) run() {
 			return
 		}
 		out := w.buf
-		w.buf = spare[:0]
+		w.buf, w.writing = spare[:0], true
 		w.changed.Broadcast()
 		w.mu.Unlock()
 		err := w.to.SetWriteDeadline(time.Now().Add(writeTimeout))
@@ -73,6 +74,19 @@ func (w *writer) run() {
 		if spare = out; cap(spare) > 4*most {
 			spare = nil
 		}
+		w.mu.Lock()
+		w.writing = false
+		w.changed.Broadcast()
+		w.mu.Unlock()
+	}
+}
+
+// written returns when nothing waits to be written, or ever will.
+func (w *writer) written() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for (len(w.buf) > 0 || w.writing) && w.err == nil {
+		w.changed.Wait()
 	}
 }
 

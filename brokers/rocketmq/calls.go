@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/apache/rocketmq-client-go/v2/primitive"
 )
 
 // Codes of requests and replies, as in org.apache.rocketmq.remoting.protocol.
@@ -246,7 +244,7 @@ func (c *command) number(field string) (int64, error) {
 
 // pulled is the answer to a pull.
 type pulled struct {
-	messages []*primitive.MessageExt
+	messages []fetched
 	next     int64 // where to go on
 	min, max int64 // of the queue; max is the offset of the next message
 	moved    bool  // the offset asked for is out of range, or was reset by an operator
@@ -284,9 +282,9 @@ func (cn *conn) pull(ctx context.Context, group string, q queueOf, offset int64,
 	}
 	p.moved = reply.Code == codePullMoved
 	if reply.Code == codeSuccess {
-		p.messages = primitive.DecodeMessage(reply.body)
+		p.messages, err = decodeMessages(reply.body)
 	}
-	return p, nil
+	return p, err
 }
 
 // send stores a message on a broker. A reply that it was stored but not yet flushed or copied,

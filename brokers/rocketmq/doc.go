@@ -64,7 +64,7 @@
 // between the first unsettled and the last one; a queue at a limit is not read, the others go on.
 // Delays are those of the broker's levels; a longer one is cut and logged. Messages are read
 // from masters only. Bodies compressed with LZ4 or ZSTD, which some Java producers can be set
-// to, arrive compressed: the client library knows zlib only. An operator's offset reset takes
+// to, arrive compressed: only zlib is known here, as in the client library. An operator's offset reset takes
 // effect while the group runs where the broker does it by itself (5.x, useServerSideResetOffset);
 // else stop the group before. What it brings back may be older than any retention of dedup records.
 //
@@ -79,12 +79,12 @@
 //
 // # Why not the client library's consumers
 //
-// Messages, their decoding and credentials are the types of apache/rocketmq-client-go, but its
+// Messages and credentials are of the types of apache/rocketmq-client-go, but its
 // consumers, push and pull, cannot carry the guarantee (v2.1.3, December 2025): when one queue goes
 // to another member, the positions of all others that were not yet written are forgotten
 // (remoteBrokerOffsetStore.persist), so that after an orderly Shutdown most of what was acknowledged
 // comes again; positions are sent without waiting for an answer; calls on a broken connection wait
 // for their timeout instead of failing; a queue cannot be held back alone, so one stuck queue stops
 // all; and Shutdown closes a channel that is still sent to. So this package speaks the protocol
-// itself: remoting.go is the frame, calls.go the dozen calls it needs.
+// itself: remoting.go is the frame, calls.go the dozen calls it needs, messages.go what pulls bring.
 package rocketmq

@@ -2,6 +2,7 @@ package rocketmq_test
 
 import (
 	"crypto/tls"
+	"errors"
 	"testing"
 	"time"
 
@@ -97,16 +98,31 @@ func TestOperatorsResetOfThePositionIsFollowed(t *testing.T) {
 	require.Equal(t, []string{"b", "c", "d"}, got)
 }
 
-// Brokers speak TLS by default, too, with a certificate that they made themselves.
+// Servers take their certificate from system properties; the broker speaks plainly to its name server.
 func TestTLSIsSpokenAndCertificatesAreChecked(t *testing.T) {
-	w := newWorld(t, 1)
-	secure := w
-	secure.cluster.TLS = &tls.Config{InsecureSkipVerify: true}
-	secure.publish(t, "", "a")
-	ack(t, receive(t, secure.source(t), 1)...)
+	ca := testenv.NewAuthority(t)
+	t.Setenv("JAVA_TOOL_OPTIONS", "-Dtls.test.mode.enable=false -Dtls.server.mode=permissive -Dtls.server.certPath="+ca.CertFile+" -Dtls.server.keyPath="+ca.KeyFile)
+	w := ownWorld(t, testenv.StartRocketMQ(t), 1)
+	w.cluster.TLS = &tls.Config{RootCAs: ca.Pool}
+	w.publish(t, "", "a", "b")
+	s := w.source(t)
+	receive(t, s, 2)
+	s.Cut()
+	ds := receive(t, s, 2)
+	require.NoError(t, ds[0].Retry(t.Context(), time.Second, nil))
+	require.NoError(t, ds[1].DeadLetter(t.Context(), 1, errors.New("no")))
+	ack(t, ds[1])
+	again := receive(t, s, 1)
+	require.Equal(t, bodies(ds[:1]), bodies(again))
+	ack(t, again...)
 
-	secure.cluster.TLS = &tls.Config{}
-	_, err := secure.source(t).Receive(within(t, eventually), 1)
+	w.cluster.TLS = &tls.Config{RootCAs: testenv.NewAuthority(t).Pool}
+	_, err := w.source(t).Receive(within(t, eventually), 1)
 	var unknown *tls.CertificateVerificationError
 	require.ErrorAs(t, err, &unknown, "waiting would not help")
+	p := w.publisher(t)
+	require.ErrorAs(t, p.Publish(within(t, eventually), w.messages("c"), make([]error, 1)), &unknown)
+	w.cluster.TLS = &tls.Config{RootCAs: ca.Pool, ServerName: "elsewhere"}
+	_, err = w.source(t).Receive(within(t, eventually), 1)
+	require.ErrorContains(t, err, "certificate is valid for localhost, not elsewhere")
 }

@@ -1,7 +1,6 @@
 package rocketmq
 
 import (
-	"bytes"
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
@@ -19,17 +18,17 @@ func scopeOf(c Cluster, group string) string { return "rocketmq/" + c.wire(group
 // rules, for dedup by hand. Its Scope is yours to set.
 func MessageFrom(m *primitive.MessageExt) *consumer.Message {
 	msg := new(consumer.Message)
-	fill(msg, m)
+	fill(msg, m, m.GetProperties())
 	msg.Body, msg.Raw = m.Body, m
 	msg.Identify(consumer.DefaultRules(), true)
 	return msg
 }
 
-// fill sets everything of msg but Scope, Body and Raw.
-func fill(msg *consumer.Message, m *primitive.MessageExt) {
+// fill sets everything of msg but Scope, Body and Raw. props are m's properties.
+func fill(msg *consumer.Message, m *primitive.MessageExt, props map[string]string) {
 	msg.ID = brokerID(m)
 	msg.Topic = originOf(m)
-	msg.Headers, msg.Key = decodeProperties(m.GetProperties())
+	msg.Headers, msg.Key = decodeProperties(props)
 	msg.Time = time.UnixMilli(m.BornTimestamp)
 	msg.DeadCause = msg.Headers[consumer.CauseHeader]
 }
@@ -53,14 +52,14 @@ func brokerID(m *primitive.MessageExt) string {
 	return m.OffsetMsgId
 }
 
-// delivery fills r from its raw message, whatever was done to earlier deliveries of it.
-func (r *record) delivery() consumer.Delivery {
+// delivery fills r from its raw message, whose properties are props, whatever was done to earlier
+// deliveries of it.
+func (r *record) delivery(props map[string]string) consumer.Delivery {
 	s := r.queue.src
-	fill(&r.msg, r.raw)
+	fill(&r.msg, r.raw, props)
 	r.msg.Topic = s.cluster.bare(r.msg.Topic)
 	r.msg.Scope, r.msg.Raw = s.scope, r.raw
-	// Raw stays as it came; Body belongs to the handler. There is no message without a body.
-	if r.msg.Body = bytes.Clone(r.raw.Body); r.msg.Body == nil {
+	if r.msg.Body = r.raw.Body; r.msg.Body == nil { // there is no message without a body
 		r.msg.Body = []byte{}
 	}
 	d := consumer.Delivery{Message: &r.msg, Made: true, Lost: r.queue.lost, Settler: r}

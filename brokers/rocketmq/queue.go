@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/apache/rocketmq-client-go/v2/primitive"
 	"github.com/idemq/idemq/consumer"
 )
 
@@ -24,8 +23,8 @@ type queue struct {
 
 	mu        sync.Mutex
 	track     tracker
-	ready     []*primitive.MessageExt // fetched, not delivered
-	end       int64                   // the position behind ready
+	ready     []fetched // not delivered
+	end       int64     // the position behind ready
 	committed int64
 	gone      bool // nothing counts any more
 	blocked   bool // Receive found messages, but no room
@@ -96,7 +95,7 @@ func (q *queue) awaitWanted(ctx context.Context) bool {
 }
 
 // push queues what a pull brought, and the position behind it.
-func (q *queue) push(ms []*primitive.MessageExt, end int64) {
+func (q *queue) push(ms []fetched, end int64) {
 	q.mu.Lock()
 	if q.gone {
 		q.mu.Unlock()
@@ -141,7 +140,7 @@ func (q *queue) take(ds []consumer.Delivery, limit int) []consumer.Delivery {
 		q.nudge()
 	}
 	for i, m := range ms {
-		ds = append(ds, (&record{queue: q, seq: seq + uint64(i), raw: m}).delivery())
+		ds = append(ds, (&record{queue: q, seq: seq + uint64(i), raw: m.MessageExt}).delivery(m.props))
 	}
 	return ds
 }
@@ -294,7 +293,7 @@ func (q *queue) tags() string {
 }
 
 // filter leaves out messages whose tag only looks like a wanted one: brokers compare hashes.
-func (q *queue) filter(ms []*primitive.MessageExt) []*primitive.MessageExt {
+func (q *queue) filter(ms []fetched) []fetched {
 	if q.kind != original || q.src.tags == nil {
 		return ms
 	}

@@ -187,7 +187,7 @@ func (s *Source) collect(limit int) (ds []consumer.Delivery, wait time.Duration,
 
 	for _, r := range due {
 		if r.queue.live() {
-			ds = append(ds, (&record{queue: r.queue, seq: r.seq, raw: r.raw}).delivery())
+			ds = append(ds, (&record{queue: r.queue, seq: r.seq, raw: r.raw}).delivery(r.raw.GetProperties()))
 		}
 	}
 	for i := range queues {

@@ -47,12 +47,17 @@
 // (Debian's Redis 7.0.15, BenchmarkBytesPerID; 16 less where jemalloc is Redis's own). A result
 // adds its length; a claim that is held adds its holder's name and 7 bytes.
 //
+// # In front of a database
+//
+// A Store is also the front of a tierstore.Store: [Store.Lookup] and [Store.Remember] keep copies of what a
+// database has decided, under names of their own. There an eviction or a fail-over costs speed only.
+//
 // # Settings of the server
 //
 // maxmemory-policy noeviction; maxmemory above retention x rate x 200 bytes; AOF with everysec or a
 // replica, if a restart must not forget. An ACL user needs EVALSHA, EVAL, INFO (for Ping; without
 // it, or where it hides the policy, Ping logs a warning), and in the scripts TIME, MGET, GET,
-// SET, DEL, EXISTS, PTTL, PEXPIRETIME, on keys that begin with Options.Prefix. On a Cluster also CLUSTER SLOTS or SHARDS.
+// SET, DEL, EXISTS, PTTL, PEXPIRETIME, on keys that begin with Options.Prefix; DEL for Forget and SCAN and UNLINK for FlushFront also outside. On a Cluster also CLUSTER SLOTS or SHARDS.
 //
 // # Record
 //

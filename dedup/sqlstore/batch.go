@@ -45,6 +45,10 @@ func (s *Store) begin(n int, key func(i int) *dedup.Key, check func(i int) error
 			fault(i, err)
 			continue
 		}
+		if _, twice := b.at[*key(i)]; twice {
+			fault(i, fmt.Errorf("sqlstore: key %x stands in the batch twice", *key(i)))
+			continue
+		}
 		b.at[*key(i)] = i
 		items = append(items, i)
 	}

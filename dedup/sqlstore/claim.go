@@ -89,8 +89,8 @@ func (c *claiming) giveUp(open, take []int) {
 	for _, i := range open {
 		if slices.Contains(take, i) {
 			c.out[i].State, c.out[i].Epoch = dedup.InProgress, 0
-		} else {
-			c.tell(i, errContended)
+		} else { // it may stand in the table all the same: the next question is to come from the same owner
+			c.tell(i, fmt.Errorf("%w: %w", dedup.ErrUnavailable, errContended))
 		}
 	}
 }
@@ -103,21 +103,22 @@ func (c *claiming) ask(ctx context.Context, items []int) (records map[int]*found
 	}
 	records = make(map[int]*found, len(items))
 	err = c.each(ctx, items, func(piece []int) error {
-		rows := c.rows(askShape, piece, func(r *sqldialect.Rows, i int) {
-			q := &c.in[i]
-			r.Bytes(q.Owner[:])
-			putPrint(r, &q.Fingerprint)
-			r.Int(micros(q.Lease))
-			r.Int(micros(max(q.Lease, q.Retention)))
-			r.Int(int64(q.Redrive))
-			r.Int(bit(q.MustExist))
-			r.Text(sqldialect.CleanText(q.Holder, maxHolder))
-		})
+		rows := c.rows(askShape, piece, func(r *sqldialect.Rows, i int) { putAsk(r, &c.in[i]) })
 		at, err := c.fetch(ctx, c.s.text.ask, rows.Args(), records)
 		now = max(now, at)
 		return err
 	})
 	return records, now, err
+}
+
+func putAsk(r *sqldialect.Rows, q *dedup.ClaimRequest) {
+	r.Bytes(q.Owner[:])
+	putPrint(r, &q.Fingerprint)
+	r.Int(micros(q.Lease))
+	r.Int(micros(max(q.Lease, q.Retention)))
+	r.Int(int64(q.Redrive))
+	r.Int(bit(q.MustExist))
+	r.Text(sqldialect.CleanText(q.Holder, maxHolder))
 }
 
 // writing is records as they are to become, in place of what was read.
@@ -206,7 +207,9 @@ func (w *writing) insist(ctx context.Context, items []int) (map[int]bool, error)
 	}
 	for i, f := range records {
 		mine := &w.records[i].record
-		hit[i] = f.owner == mine.owner && f.revision == mine.revision+1 && f.epoch == mine.epoch
+		// The revision alone is not proof: the owner's own verdict or beat may have come between.
+		hit[i] = f.revision == mine.revision+1 && f.owner == mine.owner && f.epoch == mine.epoch &&
+			f.state == mine.state && f.lease == mine.lease && f.expires == mine.expires
 	}
 	return hit, nil
 }

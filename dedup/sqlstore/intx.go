@@ -19,6 +19,10 @@ func (s *Store) InTx(ctx context.Context, f dedup.FinishRequest, work func(tx *s
 	if err := s.checkFinish(&f); err != nil {
 		return err
 	}
+	verdict, err := s.prepare(ctx, s.text.verdict) // before: inside, it would need a second connection
+	if err != nil {
+		return fmt.Errorf("sqlstore: in tx: prepare: %w: %w", dedup.ErrUnavailable, s.explain(err))
+	}
 	defer s.beats.reserve(ctx)()
 	tx, err := s.beginTx(ctx)
 	if err != nil {
@@ -35,7 +39,7 @@ func (s *Store) InTx(ctx context.Context, f dedup.FinishRequest, work func(tx *s
 	if err != nil {
 		return s.afterWork(tx, err)
 	}
-	n, err := s.writeVerdict(ctx, tx, &f)
+	n, err := s.writeVerdict(ctx, tx, verdict, &f)
 	switch {
 	case errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil:
 		return fmt.Errorf("sqlstore: in tx: %w: the verdict could not go with it; return nil to commit or an error to roll back, and call neither Commit nor Rollback", dedup.ErrTxEnded)
@@ -59,41 +63,35 @@ func (s *Store) beginTx(ctx context.Context) (*sql.Tx, error) {
 	return tx, nil
 }
 
-// afterWork ends the transaction of work that returned err, which comes back as it is, with what the
-// database's part in it means.
+// afterWork ends the transaction of work that returned err, which comes back as it is, unless the
+// database had its part in it. Whether the connection was lost the rollback tells: err itself may speak of any
+// other connection that work has.
 func (s *Store) afterWork(tx *sql.Tx, err error) error {
-	class := sqldialect.Classify(s.dialect, err)
 	rolledBack := tx.Rollback()
 	switch {
-	case class == sqldialect.Conflict:
-		return fmt.Errorf("%w: %w", dedup.ErrConflict, err)
-	case class == sqldialect.Unreachable && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded),
-		rolledBack != nil && !errors.Is(rolledBack, sql.ErrTxDone):
+	case rolledBack != nil && !errors.Is(rolledBack, sql.ErrTxDone):
 		return fmt.Errorf("%w: the connection was lost in the middle of the transaction: %w", dedup.ErrUnavailable, err)
+	case sqldialect.Classify(s.dialect, err) == sqldialect.Conflict:
+		return fmt.Errorf("%w: %w", dedup.ErrConflict, err)
 	}
 	return err
 }
 
 // writeVerdict returns how many rows it changed, 1 or 0.
-func (s *Store) writeVerdict(ctx context.Context, tx *sql.Tx, f *dedup.FinishRequest) (int64, error) {
+func (s *Store) writeVerdict(ctx context.Context, tx *sql.Tx, verdict *sql.Stmt, f *dedup.FinishRequest) (int64, error) {
 	var result []byte
 	if len(f.Result) > 0 {
 		result = f.Result
 	}
 	ttl := micros(f.Retention)
-	args := []any{result, ttl, ttl, f.Key[:], f.Owner[:], int64(f.Epoch)}
-	if s.dialect != PostgreSQL {
-		p, err := s.prepare(ctx, s.text.verdict)
-		if err != nil {
-			return 0, err
-		}
-		res, err := tx.StmtContext(ctx, p).ExecContext(ctx, s.withClock(args)...)
-		if err != nil {
-			return 0, err
-		}
-		return res.RowsAffected()
+	args := s.withClock([]any{result, ttl, ttl, f.Key[:], f.Owner[:], int64(f.Epoch)})
+	var res sql.Result
+	var err error
+	if verdict == nil {
+		res, err = tx.ExecContext(ctx, s.text.verdict, args...)
+	} else {
+		res, err = tx.StmtContext(ctx, verdict).ExecContext(ctx, args...)
 	}
-	res, err := tx.ExecContext(ctx, s.text.verdict, args...)
 	if err != nil {
 		return 0, err
 	}

@@ -35,7 +35,7 @@ func newTable() string {
 // openSQLite is a file of the test's own.
 func openSQLite(tb testing.TB) *base {
 	tb.Helper()
-	dsn := "file:" + filepath.Join(tb.TempDir(), "db") + "?_pragma=journal_mode(WAL)&_pragma=busy_timeout(5000)&_pragma=synchronous(normal)"
+	dsn := "file:" + filepath.Join(tb.TempDir(), "db") + "?_pragma=journal_mode(WAL)&_pragma=busy_timeout(30000)&_pragma=synchronous(normal)"
 	return openDB(tb, sqlstore.SQLite, "sqlite", dsn)
 }
 

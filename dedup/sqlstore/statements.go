@@ -116,16 +116,36 @@ func (w writer) read(result string) string {
 			cols[i] = result
 		}
 	}
-	return fmt.Sprintf("SELECT q.k, %s, %s FROM %s LEFT JOIN %s AS t ON t.k = q.k", w.now(1), strings.Join(cols, ", "), w.from(keyShape), w.table)
+	if w.d == sqldialect.PostgreSQL {
+		return fmt.Sprintf("WITH %s SELECT q.k, %s, %s FROM q LEFT JOIN %s AS t ON t.k = q.k AND %s", w.with(keyShape), w.now(1), strings.Join(cols, ", "), w.table, asked)
+	}
+	on := " AS t ON t.k = q.k"
+	if w.d == sqldialect.MySQL {
+		on = byKey
+	}
+	return fmt.Sprintf("SELECT q.k, %s, %s FROM %s LEFT JOIN %s%s", w.now(1), strings.Join(cols, ", "), w.from(keyShape), w.table, on)
 }
+
+// byKey keeps MySQL from reading a small table from end to end, which would wait for the lock of every
+// row on the way.
+const byKey = " AS t FORCE INDEX FOR JOIN (PRIMARY) ON t.k = q.k"
+
+// with is PostgreSQL's batch as a common table, and asked a condition beside t.k = q.k, which would
+// do alone: of an array that a query makes the server expects ten elements, whereas a batch of many keys would
+// rather make it read a table of some megabytes from end to end than go through its index.
+func (w writer) with(s sqldialect.Shape) string {
+	return "q AS MATERIALIZED (SELECT q.* FROM " + w.from(s) + ")"
+}
+
+const asked = "t.k = ANY (ARRAY(SELECT q.k FROM q))"
 
 // ask reads by the snapshot of the statement's begin, and inserts what is missing there. What
 // somebody else inserts meanwhile is neither made nor seen, and asked for again.
 func (w writer) ask() string {
 	seen := "seen." + strings.Join(columns, ", seen.")
 	return fmt.Sprintf(`WITH c AS MATERIALIZED (SELECT %s AS now),
-q AS MATERIALIZED (SELECT * FROM %s),
-seen AS MATERIALIZED (SELECT t.* FROM q JOIN %s AS t ON t.k = q.k),
+%s,
+seen AS MATERIALIZED (SELECT t.* FROM %s AS t WHERE %s),
 made AS (
  INSERT INTO %s (k, revision, state, owner, epoch, attempts, crashes, redrive, alone, fingerprint, holder, last_error, claimed_at, lease_until, expires_at, sweep_after)
  SELECT q.k, c.now, 2, q.owner, c.now / 1000, 0, 0, q.redrive, 0, q.fingerprint, q.holder, '', c.now, c.now + q.lease, c.now + q.ttl, %s
@@ -134,7 +154,7 @@ made AS (
 SELECT made.k, c.now, NULL::bigint, NULL::smallint, NULL::bytea, made.epoch, NULL::integer, NULL::integer, NULL::integer, NULL::smallint,
  NULL::bytea, NULL::text, NULL::text, NULL::bytea, NULL::bigint, NULL::bigint, NULL::bigint FROM made CROSS JOIN c
 UNION ALL SELECT seen.k, c.now, %s FROM seen CROSS JOIN c`,
-		w.now(0), w.from(askShape), w.table, w.table, w.minute("c.now + q.ttl"), seen)
+		w.now(0), w.with(askShape), w.table, asked, w.table, w.minute("c.now + q.ttl"), seen)
 }
 
 // create makes records that are not there. Where one is, MySQL makes none of them and reports the
@@ -172,12 +192,12 @@ func (w writer) update(s sqldialect.Shape, pairs [][2]string, condition string, 
 	set := w.set(pairs)
 	switch {
 	case w.d == sqldialect.MySQL:
-		return "UPDATE " + w.from(s) + " STRAIGHT_JOIN " + w.table + " AS t ON t.k = q.k" + set + " WHERE " + condition
+		return "UPDATE " + w.from(s) + " STRAIGHT_JOIN " + w.table + byKey + set + " WHERE " + condition
 	case w.d == sqldialect.PostgreSQL && skip:
-		return fmt.Sprintf("WITH q AS MATERIALIZED (SELECT * FROM %s), free AS MATERIALIZED (SELECT t.k FROM q JOIN %s AS t ON t.k = q.k WHERE %s ORDER BY t.k FOR NO KEY UPDATE OF t SKIP LOCKED) UPDATE %s AS t%s FROM q JOIN free ON free.k = q.k WHERE t.k = q.k AND %s RETURNING t.k",
-			w.from(s), w.table, condition, w.table, set, condition)
+		return fmt.Sprintf("WITH %s, free AS MATERIALIZED (SELECT t.k FROM q JOIN %s AS t ON t.k = q.k AND %s WHERE %s ORDER BY t.k FOR NO KEY UPDATE OF t SKIP LOCKED) UPDATE %s AS t%s FROM q JOIN free ON free.k = q.k WHERE t.k = q.k AND %s AND %s RETURNING t.k",
+			w.with(s), w.table, asked, condition, w.table, set, strings.ReplaceAll(asked, "q", "free"), condition)
 	case w.d == sqldialect.PostgreSQL:
-		return "UPDATE " + w.table + " AS t" + set + " FROM " + w.from(s) + " WHERE t.k = q.k AND " + condition + " RETURNING t.k"
+		return fmt.Sprintf("WITH %s UPDATE %s AS t%s FROM q WHERE t.k = q.k AND %s AND %s RETURNING t.k", w.with(s), w.table, set, asked, condition)
 	default: // which has no name for the table here
 		return "UPDATE " + w.table + " AS t" + set + " FROM " + w.from(s) + " WHERE t.k = q.k AND " + condition + " RETURNING k"
 	}
@@ -185,7 +205,7 @@ func (w writer) update(s sqldialect.Shape, pairs [][2]string, condition string, 
 
 // unlocked finds the rows to update that nobody has locked. Its own locks end with the statement.
 func (w writer) unlocked(s sqldialect.Shape, condition string) string {
-	return "SELECT t.k FROM " + w.from(s) + " STRAIGHT_JOIN " + w.table + " AS t ON t.k = q.k WHERE " + condition + " FOR UPDATE SKIP LOCKED"
+	return "SELECT t.k FROM " + w.from(s) + " STRAIGHT_JOIN " + w.table + byKey + " WHERE " + condition + " FOR UPDATE SKIP LOCKED"
 }
 
 func (w writer) replace(skip bool) string {
@@ -244,7 +264,7 @@ func (w writer) sweep(t sqldialect.Table) string {
 	over := fmt.Sprintf("sweep_after <= %s AND expires_at <= %s AND (lease_until IS NULL OR lease_until <= %s)", w.minute(now+" - 60000000"), now, now)
 	switch w.d {
 	case sqldialect.PostgreSQL: // the lock ends with the statement, which is a transaction of its own
-		return fmt.Sprintf("WITH turn AS MATERIALIZED (SELECT pg_try_advisory_xact_lock(%d) AS mine) DELETE FROM %s WHERE k IN (SELECT k FROM %s WHERE (SELECT mine FROM turn) AND %s ORDER BY sweep_after LIMIT %d FOR UPDATE SKIP LOCKED)",
+		return fmt.Sprintf("WITH turn AS MATERIALIZED (SELECT pg_try_advisory_xact_lock(%d) AS mine) DELETE FROM %s WHERE k = ANY (ARRAY(SELECT k FROM %s WHERE (SELECT mine FROM turn) AND %s ORDER BY sweep_after LIMIT %d FOR UPDATE SKIP LOCKED))",
 			t.Beside(t.Name()+".sweep").LockKey(), w.table, w.table, over, sweepRows)
 	case sqldialect.MySQL:
 		return fmt.Sprintf("DELETE FROM %s WHERE %s ORDER BY sweep_after LIMIT %d", w.table, over, sweepRows)

@@ -23,11 +23,15 @@ func (b *base) config(tb testing.TB) deduptest.Config {
 }
 
 func TestStore(t *testing.T) {
-	eachBase(t, func(t *testing.T, b *base) { deduptest.TestStore(t, b.config(t)) })
+	eachBase(t, func(t *testing.T, b *base) {
+		t.Parallel()
+		deduptest.TestStore(t, b.config(t))
+	})
 }
 
 func TestModel(t *testing.T) {
 	eachBase(t, func(t *testing.T, b *base) {
+		t.Parallel()
 		c := b.config(t)
 		c.Lease = 20 * time.Millisecond // each run waits for several
 		deduptest.CheckModel(t, c)

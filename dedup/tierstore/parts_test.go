@@ -23,17 +23,17 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// decider counts what it is asked, and can be made to fail, to wait, and to lose replies. Without a
-// TxStore of its own it decides in memory, and its transactions are none.
+// decider counts what it is asked, and can be made to fail, to wait, and to lose replies.
 type decider struct {
-	*memory
-	calls, items atomic.Int64 // of Claim
-	mu           sync.Mutex
-	before       func(ctx context.Context, method string) error
-	after        func(method string) error
+	tierstore.Decider
+	items  atomic.Int64 // claims
+	mu     sync.Mutex
+	before func(ctx context.Context, method string) error
+	after  func(method string) error
 }
 
-func newDecider() *decider { return &decider{memory: &memory{memstore.New()}} }
+// newMemory decides in memory; its transactions are none.
+func newMemory() *decider { return &decider{Decider: &memory{memstore.New()}} }
 
 func (d *decider) setBefore(f func(ctx context.Context, method string) error) {
 	d.mu.Lock()
@@ -66,21 +66,20 @@ func (d *decider) call(ctx context.Context, method string, do func() error) erro
 }
 
 func (d *decider) Claim(ctx context.Context, in []dedup.ClaimRequest, out []dedup.Verdict) error {
-	d.calls.Add(1)
 	d.items.Add(int64(len(in)))
-	return d.call(ctx, "Claim", func() error { return d.memory.Claim(ctx, in, out) })
+	return d.call(ctx, "Claim", func() error { return d.Decider.Claim(ctx, in, out) })
 }
 
 func (d *decider) Finish(ctx context.Context, in []dedup.FinishRequest, out []error) error {
-	return d.call(ctx, "Finish", func() error { return d.memory.Finish(ctx, in, out) })
+	return d.call(ctx, "Finish", func() error { return d.Decider.Finish(ctx, in, out) })
 }
 
 func (d *decider) InTx(ctx context.Context, f dedup.FinishRequest, work func(tx *sql.Tx) error) error {
-	return d.call(ctx, "InTx", func() error { return d.memory.InTx(ctx, f, work) })
+	return d.call(ctx, "InTx", func() error { return d.Decider.InTx(ctx, f, work) })
 }
 
 func (d *decider) Forget(ctx context.Context, k dedup.Key) error {
-	return d.call(ctx, "Forget", func() error { return d.memory.Forget(ctx, k) })
+	return d.call(ctx, "Forget", func() error { return d.Decider.Forget(ctx, k) })
 }
 
 // memory has the ports of a database.
@@ -160,10 +159,26 @@ func newTier(tb testing.TB) *tier {
 	mini := miniredis.RunT(tb)
 	client := redis.NewClient(&redis.Options{Addr: mini.Addr(), ContextTimeoutEnabled: true, MaxRetries: -1})
 	tb.Cleanup(func() { _ = client.Close() })
-	t := &tier{decider: newDecider(), redis: redisstore.New(client, nil), mini: mini}
-	t.front = &hooked{Front: t.redis}
-	t.Store = tierstore.NewWithOptions(t.decider, t.front, &tierstore.Options{Timeout: 10 * time.Second})
+	t := openTier(newMemory(), redisstore.New(client, nil), nil)
+	t.mini = mini
 	return t
+}
+
+// openTier is patient by default: a machine that others use must not make a front look slow.
+func openTier(d *decider, r *redisstore.Store, o *tierstore.Options) *tier {
+	if o == nil {
+		o = &tierstore.Options{Timeout: 10 * time.Second}
+	}
+	t := &tier{decider: d, redis: r, front: &hooked{Front: r}}
+	t.Store = tierstore.NewWithOptions(t.decider, t.front, o)
+	return t
+}
+
+// twin is another process on the same servers.
+func (t *tier) twin() *tier {
+	w := openTier(&decider{Decider: t.decider.Decider}, t.redis, nil)
+	w.mini = t.mini
+	return w
 }
 
 func newKey() (k dedup.Key) {

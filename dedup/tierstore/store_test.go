@@ -19,7 +19,7 @@ func inMemory(tb testing.TB) deduptest.Config {
 	mini := miniredis.RunT(tb)
 	client := redis.NewClient(&redis.Options{Addr: mini.Addr()})
 	tb.Cleanup(func() { _ = client.Close() })
-	d := newDecider()
+	d := newMemory()
 	return deduptest.Config{
 		Open: func(testing.TB) dedup.Store { return tierstore.New(d, redisstore.New(client, nil)) },
 		Advance: func(_ testing.TB, t time.Duration) {

@@ -18,22 +18,25 @@ import (
 
 // BenchmarkClaims measures a claim and its verdict through a Guard, beside the SETNX that it replaces.
 func BenchmarkClaims(b *testing.B) {
-	const n, rounds = 40_960, 5
 	e := newEnv(b)
 	for b.Loop() {
-		for _, size := range []int{1, 16, 128, 1024} {
-			n := n
-			if size == 1 {
-				n /= 8
-			}
-			naive, pipe, guard := make([]float64, 0, rounds), make([]float64, 0, rounds), make([]float64, 0, rounds)
-			for range rounds {
-				naive = append(naive, rate(n/4, func() { setNXOneByOne(b, e, n/4) }))
-				pipe = append(pipe, rate(n, func() { setNXPipelined(b, e, n, size) }))
-				guard = append(guard, rate(n, func() { claimAndFinish(b, e, n, size) }))
-			}
-			b.Logf("batch %4d: SETNX one by one %7.0f/s, SETNX pipelined %7.0f/s, idemq claim + done %7.0f/s", size, median(naive), median(pipe), median(guard))
+		claimRates(b, e, 40_960, 5)
+	}
+}
+
+func claimRates(tb testing.TB, e env, most, rounds int) {
+	for _, size := range []int{1, 16, 128, 1024} {
+		n := most
+		if size == 1 {
+			n /= 8
 		}
+		naive, pipe, guard := make([]float64, 0, rounds), make([]float64, 0, rounds), make([]float64, 0, rounds)
+		for range rounds {
+			naive = append(naive, rate(n/4, func() { setNXOneByOne(tb, e, n/4) }))
+			pipe = append(pipe, rate(n, func() { setNXPipelined(tb, e, n, size) }))
+			guard = append(guard, rate(n, func() { claimAndFinish(tb, e, n, size) }))
+		}
+		tb.Logf("batch %4d: SETNX one by one %7.0f/s, SETNX pipelined %7.0f/s, idemq claim + done %7.0f/s", size, median(naive), median(pipe), median(guard))
 	}
 }
 
@@ -44,14 +47,14 @@ func rate(n int, f func()) float64 {
 }
 
 func setNXOneByOne(tb testing.TB, e env, n int) {
-	prefix := newGroup()
+	prefix := newName()
 	for i := range n {
 		require.NoError(tb, e.rdb.SetNX(context.Background(), prefix+strconv.Itoa(i), 1, time.Hour).Err())
 	}
 }
 
 func setNXPipelined(tb testing.TB, e env, n, size int) {
-	prefix := newGroup()
+	prefix := newName()
 	for at := 0; at < n; at += size {
 		_, err := e.rdb.Pipelined(context.Background(), func(p redis.Pipeliner) error {
 			for i := range size {
@@ -64,7 +67,7 @@ func setNXPipelined(tb testing.TB, e env, n, size int) {
 }
 
 func claimAndFinish(tb testing.TB, e env, n, size int) {
-	g, err := dedup.New(newGroup(), redisstore.New(e.rdb, nil), nil)
+	g, err := dedup.New(newName(), redisstore.New(e.rdb, nil), nil)
 	require.NoError(tb, err)
 	works, claims := make([]dedup.Work, size), make([]*dedup.Claim, size)
 	outs, errs := make([]dedup.Outcome, size), make([]error, size)
@@ -85,23 +88,31 @@ func claimAndFinish(tb testing.TB, e env, n, size int) {
 func BenchmarkMemory(b *testing.B) {
 	e := newEnv(b)
 	for b.Loop() {
-		const ids = 1_000_000
-		before := usedMemory(b, e)
-		claimAndFinish(b, e, ids, 1000)
-		b.Logf("Redis: %d bytes per remembered ID, of %d", (usedMemory(b, e)-before)/ids, ids)
-
-		const messages, parts = 2_000_000, 4
-		topic := fill(b, e, messages/parts, messages/parts)
-		runIdemq(b, e, topic, messages/parts) // pools and caches are warm now
-		heap, goroutines := resident(), runtime.NumGoroutine()
-		for range parts {
-			runIdemq(b, e, topic, messages/parts)
-		}
-		grown := int64(resident()) - int64(heap)
-		b.Logf("consumer: after %d messages the heap has grown by %d KiB and goroutines by %d", messages, grown/1024, runtime.NumGoroutine()-goroutines)
-		require.Less(b, grown, int64(8<<20))
-		require.LessOrEqual(b, runtime.NumGoroutine(), goroutines+2)
+		storeMemory(b, e, 1_000_000)
+		consumerMemory(b, e, 500_000, 4)
 	}
+}
+
+func storeMemory(tb testing.TB, e env, ids int) {
+	before := usedMemory(tb, e)
+	claimAndFinish(tb, e, ids, 1000)
+	tb.Logf("Redis: %d bytes per remembered ID, of %d", (usedMemory(tb, e)-before)/ids, ids)
+}
+
+// consumerMemory looks at the heap after one run of n messages, and again after some more of them.
+func consumerMemory(tb testing.TB, e env, n, more int) {
+	b := e.of("kafka")
+	topic, drop := b.fill(tb, n, n)
+	defer drop()
+	e.idemq(b).time(tb, topic, n) // pools and caches are warm now
+	heap, goroutines := resident(), runtime.NumGoroutine()
+	for range more {
+		e.idemq(b).time(tb, topic, n)
+	}
+	grown := int64(resident()) - int64(heap)
+	tb.Logf("consumer: after %d messages the heap has grown by %d KiB and goroutines by %d", n*more, grown/1024, runtime.NumGoroutine()-goroutines)
+	require.Less(tb, grown, int64(8<<20))
+	require.LessOrEqual(tb, runtime.NumGoroutine(), goroutines+2)
 }
 
 func resident() uint64 {

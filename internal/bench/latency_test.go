@@ -1,99 +1,91 @@
 package bench
 
 import (
-	"context"
-	"log/slog"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/segmentio/kafka-go"
 	"github.com/stretchr/testify/require"
 
-	idemqkafka "github.com/idemq/idemq/brokers/kafka"
-	"github.com/idemq/idemq/consumer"
-	"github.com/idemq/idemq/dedup"
-	"github.com/idemq/idemq/dedup/redisstore"
+	"github.com/idemq/idemq/outbox"
 )
 
-// BenchmarkLatency tells how long after the producer's send a message is handled, at 1,000
-// messages a second.
+// BenchmarkLatency tells how long after the producer has made it a message is handled, at 500 messages
+// a second: by the broker's client alone, and by idemq. It prints the medians of three rounds.
 func BenchmarkLatency(b *testing.B) {
-	const n = 5_000
 	e := newEnv(b)
 	for b.Loop() {
-		for _, s := range []struct {
-			name string
-			run  func(testing.TB, env, string, func(time.Time)) (stop func())
-		}{{"kafka-go Reader, no dedup", readFor}, {"idemq", idemqFor}} {
-			topic := fill(b, e, partitions, partitions) // each partition has had a message, so all is warm
-			var mu sync.Mutex
-			var took []time.Duration
-			warm, all := make(chan struct{}), make(chan struct{})
-			stop := s.run(b, e, topic, func(sent time.Time) {
-				mu.Lock()
-				defer mu.Unlock()
-				switch took = append(took, time.Since(sent)); len(took) {
-				case partitions:
-					close(warm)
-				case n + partitions:
-					close(all)
-				}
-			})
-			w := &kafka.Writer{Addr: kafka.TCP(e.brokers...), Topic: topic, BatchTimeout: time.Millisecond, RequiredAcks: kafka.RequireOne, Async: true, Balancer: &kafka.RoundRobin{}}
-			<-warm // the group has been joined
-			tick := time.NewTicker(10 * time.Millisecond)
-			body := make([]byte, bodySize)
-			for at := 0; at < n; at += 10 {
-				<-tick.C
-				ms := make([]kafka.Message, 10)
-				for i := range ms {
-					ms[i] = kafka.Message{Value: body, Time: time.Now(), Headers: []kafka.Header{{Key: "message-id", Value: []byte(topic + time.Now().String())}}}
-				}
-				require.NoError(b, w.WriteMessages(context.Background(), ms...))
+		latency(b, e, 2_500, 3)
+	}
+}
+
+func latency(tb testing.TB, e env, n, rounds int) {
+	for _, b := range e.brokers {
+		subjects := []subject{{b.clients[0].name, b.clients[0].plain}, e.idemq(b)}
+		p50, p99 := make([][]float64, len(subjects)), make([][]float64, len(subjects))
+		for range rounds {
+			for i, s := range subjects {
+				took := s.latencies(tb, b, n)
+				p50[i] = append(p50[i], took[n/2].Seconds()*1000)
+				p99[i] = append(p99[i], took[n*99/100].Seconds()*1000)
 			}
-			<-all
-			stop()
-			require.NoError(b, w.Close())
-			took = took[partitions:]
-			slices.Sort(took)
-			b.Logf("%-30s p50 %v, p99 %v", s.name, took[n/2].Round(10*time.Microsecond), took[n*99/100].Round(10*time.Microsecond))
+		}
+		for i, s := range subjects {
+			tb.Logf("%-9s %-36s p50 %6.2f ms, p99 %6.2f ms", b.name, s.name, median(p50[i]), median(p99[i]))
 		}
 	}
 }
 
-func readFor(tb testing.TB, e env, topic string, seen func(time.Time)) func() {
-	r := reader(e, topic)
-	ctx, cancel := context.WithCancel(context.Background())
-	var ended sync.WaitGroup
-	ended.Go(func() {
-		var batch []kafka.Message
-		for {
-			m, err := r.FetchMessage(ctx)
-			if err != nil {
-				return
-			}
-			seen(m.Time)
-			if batch = append(batch, m); len(batch) == 500 {
-				_ = r.CommitMessages(ctx, batch...)
-				batch = batch[:0]
-			}
+// latencies has n messages sent to s, five each hundredth of a second, and returns how long each
+// was under way, sorted.
+func (s subject) latencies(tb testing.TB, b broker, n int) []time.Duration {
+	topic, drop := b.create(tb)
+	defer drop()
+	p := b.publish(tb)
+	const warming = 50 // until a share of each server and connection is there; not counted
+	for at := range b.shares {
+		send(tb, p, []outbox.Message{newMessage(topic, at, time.Now())})
+	}
+	var mu sync.Mutex
+	var took []time.Duration
+	joined, all := make(chan struct{}), make(chan struct{})
+	stop := s.run(tb, topic, observer{settled: func() {}, handled: func(body []byte) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch took = append(took, age(body)); len(took) {
+		case b.shares:
+			close(joined)
+		case b.shares + warming + n:
+			close(all)
 		}
-	})
-	return func() { cancel(); ended.Wait(); r.Close() }
+	}})
+	await(tb, joined, "the first messages")
+	var sending sync.WaitGroup
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for at := 0; at < warming+n; at += 5 {
+		<-tick.C
+		ms := make([]outbox.Message, 5)
+		for i := range ms {
+			ms[i] = newMessage(topic, b.shares+at+i, time.Now())
+		}
+		sending.Go(func() { send(tb, p, ms) }) // however long the answer takes
+	}
+	sending.Wait()
+	await(tb, all, "all messages")
+	stop()
+	require.NoError(tb, p.Close())
+	took = took[b.shares+warming:]
+	slices.Sort(took)
+	return took
 }
 
-func idemqFor(tb testing.TB, e env, topic string, seen func(time.Time)) func() {
-	quiet := slog.New(slog.DiscardHandler)
-	guard, err := dedup.New(newGroup(), redisstore.New(e.rdb, nil), &dedup.Options{Logger: quiet})
-	require.NoError(tb, err)
-	source, err := idemqkafka.NewSource(idemqkafka.Cluster{Brokers: e.brokers}, newGroup(), []string{topic}, &idemqkafka.SourceOptions{Logger: quiet})
-	require.NoError(tb, err)
-	c, err := consumer.New(source, guard, func(_ context.Context, m *consumer.Message) error { seen(m.Time); return nil }, nil)
-	require.NoError(tb, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- c.Run(ctx) }()
-	return func() { cancel(); require.NoError(tb, <-ended) }
+func await(tb testing.TB, event <-chan struct{}, what string) {
+	tb.Helper()
+	select {
+	case <-event:
+	case <-time.After(time.Minute):
+		tb.Fatalf("%s did not come", what)
+	}
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	idemqkafka "github.com/idemq/idemq/brokers/kafka"
 	"github.com/idemq/idemq/consumer"
 	"github.com/idemq/idemq/dedup"
 	"github.com/idemq/idemq/dedup/redisstore"
@@ -21,12 +20,14 @@ import (
 func TestRoundTripsAtFullLoad(t *testing.T) {
 	const n = 40_000
 	e := newEnv(t)
-	topic := fill(t, e, n, n)
+	kafka := e.of("kafka")
+	topic, drop := kafka.fill(t, n, n)
+	defer drop()
 	var commands commandCount
 	e.rdb.AddHook(&commands)
 	var claims, claimed, finishes, finished, beats atomic.Int64
 	quiet := slog.New(slog.DiscardHandler)
-	guard, err := dedup.New(newGroup(), redisstore.New(e.rdb, nil), &dedup.Options{Logger: quiet, Observe: func(ev dedup.Event) {
+	guard, err := dedup.New(newName(), redisstore.New(e.rdb, nil), &dedup.Options{Logger: quiet, Observe: func(ev dedup.Event) {
 		if ev.Name != "store" {
 			return
 		}
@@ -45,10 +46,8 @@ func TestRoundTripsAtFullLoad(t *testing.T) {
 	commands.n.Store(0)
 	require.NoError(t, guard.Ping(t.Context()))
 	ping := commands.n.Swap(0) // Run does that once
-	source, err := idemqkafka.NewSource(idemqkafka.Cluster{Brokers: e.brokers}, newGroup(), []string{topic}, &idemqkafka.SourceOptions{Logger: quiet})
-	require.NoError(t, err)
 	w := newStopwatch(n)
-	c, err := consumer.New(source, guard, func(context.Context, *consumer.Message) error { w.tick(); return nil }, nil)
+	c, err := consumer.New(kafka.source(t, topic), guard, func(context.Context, *consumer.Message) error { w.tick(); return nil }, nil)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

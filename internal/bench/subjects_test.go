@@ -2,47 +2,116 @@ package bench
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"log/slog"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-	"github.com/segmentio/kafka-go"
-	"github.com/segmentio/kafka-go/protocol"
-	"github.com/segmentio/kafka-go/protocol/fetch"
 	"github.com/stretchr/testify/require"
 
-	idemqkafka "github.com/idemq/idemq/brokers/kafka"
 	"github.com/idemq/idemq/consumer"
 	"github.com/idemq/idemq/dedup"
 	"github.com/idemq/idemq/dedup/redisstore"
 )
 
-const (
-	partitions = 4
-	bodySize   = 512
-)
-
-// subject consumes n messages of topic with a no-op handler, in a new group, and returns how
-// long that took from the first message to the last.
+// subject consumes a topic with a handler that does next to nothing.
 type subject struct {
 	name string
-	run  func(tb testing.TB, e env, topic string, n int) time.Duration
+	run  func(tb testing.TB, topic string, o observer) (stop func())
 }
 
-type env struct {
-	brokers []string
-	rdb     *redis.Client
+// observer is told of each message: as its handler gets it, and when there is nothing more to do
+// about it. Duplicates have no handler.
+type observer struct {
+	handled func(body []byte)
+	settled func()
 }
 
-var subjects = []subject{
-	{"kafka-go fetch, no dedup, no group", runFetch},
-	{"kafka-go Reader, no dedup", runReader},
-	{"naive SETNX loop", runSetNX},
-	{"idemq", runIdemq},
+// subjects are those that the throughput of b is measured with.
+func (e env) subjects(b broker) (all []subject) {
+	for _, c := range b.clients {
+		all = append(all, subject{c.name, c.plain})
+	}
+	return append(all,
+		subject{"naive SETNX loop", func(tb testing.TB, topic string, o observer) func() { return e.setNX(tb, b.clients[0], topic, o) }},
+		subject{"Source alone", func(tb testing.TB, topic string, o observer) func() { return b.receive(tb, topic, o) }},
+		e.idemq(b))
+}
+
+func (e env) idemq(b broker) subject {
+	return subject{"idemq", func(tb testing.TB, topic string, o observer) func() { return e.consume(tb, b, topic, o) }}
+}
+
+func (c client) plain(tb testing.TB, topic string, o observer) func() {
+	return c.run(tb, topic, func(_ string, body []byte) {
+		o.handled(body)
+		o.settled()
+	})
+}
+
+// setNX is the usual loop: a key for each message, and whose key is there is passed over.
+func (e env) setNX(tb testing.TB, c client, topic string, o observer) func() {
+	prefix := newName()
+	return c.run(tb, topic, func(id string, body []byte) {
+		fresh, err := e.rdb.SetNX(context.Background(), prefix+id, 1, 25*time.Hour).Result()
+		if err != nil {
+			tb.Errorf("SETNX: %v", err)
+		}
+		if fresh {
+			o.handled(body)
+		}
+		o.settled()
+	})
+}
+
+// receive acknowledges what a Source brings, without a consumer around it.
+func (b broker) receive(tb testing.TB, topic string, o observer) func() {
+	s := b.source(tb, topic)
+	return until(func(ctx context.Context) {
+		for {
+			ds, err := s.Receive(ctx, 512)
+			if err != nil {
+				over(tb, ctx, err)
+				return
+			}
+			for i := range ds {
+				o.handled(ds[i].Body)
+				over(tb, ctx, ds[i].Ack(ctx))
+				o.settled()
+			}
+		}
+	}, func() { require.NoError(tb, s.Close(context.Background())) })
+}
+
+// consume is all of it: a claim and a verdict in Redis for every message.
+func (e env) consume(tb testing.TB, b broker, topic string, o observer) func() {
+	quiet := slog.New(slog.DiscardHandler)
+	guard, err := dedup.New(newName(), redisstore.New(e.rdb, nil), &dedup.Options{Logger: quiet, Observe: func(ev dedup.Event) {
+		if ev.Name == "settle" && ev.Cause != "give_back" {
+			o.settled()
+		}
+	}})
+	require.NoError(tb, err)
+	options := &consumer.Options{Policy: consumer.Policy{Backoff: waits}} // no message fails
+	c, err := consumer.New(b.source(tb, topic), guard, func(_ context.Context, m *consumer.Message) error { o.handled(m.Body); return nil }, options)
+	require.NoError(tb, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	return func() {
+		cancel()
+		require.NoError(tb, <-ended)
+		st := c.Stats()
+		require.Zero(tb, st.Retried+st.DeadLettered, "%+v", st)
+	}
+}
+
+// time consumes n messages of topic and returns how long that took from the first one to the last.
+func (s subject) time(tb testing.TB, topic string, n int) time.Duration {
+	w := newStopwatch(n)
+	stop := s.run(tb, topic, observer{handled: func([]byte) {}, settled: w.tick})
+	defer stop()
+	return w.wait(tb)
 }
 
 // stopwatch runs from the first tick to the n-th.
@@ -74,115 +143,4 @@ func (s *stopwatch) wait(tb testing.TB) time.Duration {
 		tb.Fatalf("only %d of %d messages came", s.seen.Load(), s.n)
 		return 0
 	}
-}
-
-var groups atomic.Int64
-
-func newGroup() string { return fmt.Sprintf("bench-%d-%d", time.Now().UnixNano(), groups.Add(1)) }
-
-func reader(e env, topic string) *kafka.Reader {
-	return kafka.NewReader(kafka.ReaderConfig{
-		Brokers: e.brokers, Topic: topic, GroupID: newGroup(), MinBytes: 1, MaxBytes: 10 << 20,
-		StartOffset: kafka.FirstOffset, QueueCapacity: 1000,
-	})
-}
-
-func runReader(tb testing.TB, e env, topic string, n int) time.Duration {
-	r := reader(e, topic)
-	defer r.Close()
-	return loop(tb, r, n, func(kafka.Message) bool { return true })
-}
-
-// loop commits every 500 messages.
-func loop(tb testing.TB, r *kafka.Reader, n int, handle func(kafka.Message) bool) time.Duration {
-	ctx := context.Background()
-	w := newStopwatch(n)
-	batch := make([]kafka.Message, 0, 500)
-	for range n {
-		m, err := r.FetchMessage(ctx)
-		require.NoError(tb, err)
-		handle(m)
-		w.tick()
-		if batch = append(batch, m); len(batch) == cap(batch) {
-			require.NoError(tb, r.CommitMessages(ctx, batch...))
-			batch = batch[:0]
-		}
-	}
-	return w.wait(tb)
-}
-
-func runSetNX(tb testing.TB, e env, topic string, n int) time.Duration {
-	r := reader(e, topic)
-	defer r.Close()
-	prefix := newGroup()
-	return loop(tb, r, n, func(m kafka.Message) bool {
-		ok, err := e.rdb.SetNX(context.Background(), prefix+string(m.Headers[0].Value), 1, 25*time.Hour).Result()
-		require.NoError(tb, err)
-		return ok
-	})
-}
-
-func runFetch(tb testing.TB, e env, topic string, n int) time.Duration {
-	tr := &kafka.Transport{}
-	defer tr.CloseIdleConnections()
-	w := newStopwatch(n)
-	req := &fetch.Request{ReplicaID: -1, MaxWaitTime: 500, MinBytes: 1, MaxBytes: 10 << 20, IsolationLevel: 1,
-		Topics: []fetch.RequestTopic{{Topic: topic}}}
-	for p := range partitions {
-		req.Topics[0].Partitions = append(req.Topics[0].Partitions, fetch.RequestPartition{Partition: int32(p), CurrentLeaderEpoch: -1, LogStartOffset: -1, PartitionMaxBytes: 1 << 20})
-	}
-	for w.seen.Load() < int64(n) {
-		answer, err := tr.RoundTrip(context.Background(), kafka.TCP(e.brokers...), req)
-		require.NoError(tb, err)
-		for i, p := range answer.(*fetch.Response).Topics[0].Partitions {
-			_ = i
-			if p.RecordSet.Records == nil {
-				continue
-			}
-			next := &req.Topics[0].Partitions[p.Partition].FetchOffset
-			for _, b := range p.RecordSet.Records.(*protocol.RecordStream).Records {
-				for {
-					r, err := b.ReadRecord()
-					if err == io.EOF {
-						break
-					}
-					require.NoError(tb, err)
-					body, err := protocol.ReadAll(r.Value)
-					require.NoError(tb, err)
-					_ = body
-					if r.Offset >= *next {
-						*next = r.Offset + 1
-						w.tick()
-					}
-				}
-			}
-		}
-	}
-	return w.wait(tb)
-}
-
-// runIdemq ticks once a message is settled, as duplicates never reach a handler.
-func runIdemq(tb testing.TB, e env, topic string, n int) time.Duration {
-	store := redisstore.New(e.rdb, nil)
-	quiet := slog.New(slog.DiscardHandler)
-	w := newStopwatch(n)
-	guard, err := dedup.New(newGroup(), store, &dedup.Options{Logger: quiet, Observe: func(ev dedup.Event) {
-		if ev.Name == "settle" && ev.Cause != "give_back" {
-			w.tick()
-		}
-	}})
-	require.NoError(tb, err)
-	source, err := idemqkafka.NewSource(idemqkafka.Cluster{Brokers: e.brokers}, newGroup(), []string{topic}, &idemqkafka.SourceOptions{Logger: quiet})
-	require.NoError(tb, err)
-	c, err := consumer.New(source, guard, func(context.Context, *consumer.Message) error { return nil }, nil)
-	require.NoError(tb, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	ended := make(chan error, 1)
-	go func() { ended <- c.Run(ctx) }()
-	took := w.wait(tb)
-	cancel()
-	require.NoError(tb, <-ended)
-	require.EqualValues(tb, n, c.Stats().Done+c.Stats().Duplicates)
-	return took
 }

@@ -44,7 +44,11 @@ var kinds = []kind{
 		reason: "a conformance suite is imported by adapters of other people: it sees ports, and brings assertions only",
 	},
 	{
-		name: "store", matches: below("dedup"), own: []string{"dedup"}, modules: production,
+		name: "SQL dialects", matches: is("internal/sqldialect"), own: []string{}, modules: none,
+		reason: "every program with a table builds it, whatever its database: it knows servers by their answers, and no driver",
+	},
+	{
+		name: "store", matches: below("dedup"), own: []string{"dedup", "internal/sqldialect"}, modules: production,
 		reason: "stores are chosen one by one: one that imports another, or a broker, drags its client into every program",
 	},
 	{

@@ -100,6 +100,12 @@ func (c Cluster) DeleteGroups(ctx context.Context, groups ...string) error {
 	return errors.Join(errs...)
 }
 
+// Brokers are the addresses of all brokers.
+func (c Cluster) Brokers(ctx context.Context) ([]string, error) {
+	at, err := c.route(ctx, everywhereTopic)
+	return at.masters(), err
+}
+
 // Messages is how many messages were ever sent to a topic; none where there is none.
 func (c Cluster) Messages(ctx context.Context, topic string) (int64, error) {
 	return c.sum(ctx, topic, func(broker string, queue map[string]string) (int64, error) {

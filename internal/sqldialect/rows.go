@@ -32,12 +32,17 @@ type Shape []Column
 // Params is how many parameters a batch takes, always the first of its statement.
 func (d Dialect) Params(s Shape) int {
 	if d == PostgreSQL {
-		return len(s)
+		return len(s) + 1
 	}
 	return 1
 }
 
-// From is the batch as a table called alias, to stand in a FROM clause once.
+// From is the batch as a table called alias, to stand in a FROM clause once, as its first item.
+//
+// On PostgreSQL a series of one row is joined. A plan that the server keeps for statements to come would
+// be one for the size that the table has now, and a table that was empty is read from end to end, for every
+// statement, until it is analyzed again. The server keeps a plan only where it is not expected to be worse, and for
+// an end of the series that it does not know it expects a thousand rows: so it plans each statement anew.
 func (d Dialect) From(s Shape, alias string) string {
 	cols := make([]string, len(s))
 	switch d {
@@ -47,7 +52,7 @@ func (d Dialect) From(s Shape, alias string) string {
 			cols[i] = c.Name
 			params[i] = fmt.Sprintf("$%d::%s[]", i+1, map[Kind]string{Hash: "bytea", Bytes: "bytea", Int: "bigint", Text: "text"}[c.Kind])
 		}
-		return fmt.Sprintf("unnest(%s) AS %s(%s)", strings.Join(params, ", "), alias, strings.Join(cols, ", "))
+		return fmt.Sprintf("unnest(%s) AS %s(%s) CROSS JOIN generate_series(1, $%d::int) AS once", strings.Join(params, ", "), alias, strings.Join(cols, ", "), len(s)+1)
 	case MySQL:
 		fields := make([]string, len(s))
 		for i, c := range s {
@@ -83,14 +88,17 @@ func (d Dialect) From(s Shape, alias string) string {
 type Rows struct {
 	dialect Dialect
 	shape   Shape
-	bufs    [][]byte // one for each parameter
+	bufs    [][]byte // one for each parameter with values
 	col     int
 	n       int
 }
 
 // NewRows begins a batch of about n rows.
 func NewRows(d Dialect, s Shape, n int) *Rows {
-	r := &Rows{dialect: d, shape: s, bufs: make([][]byte, d.Params(s))}
+	r := &Rows{dialect: d, shape: s, bufs: make([][]byte, 1)}
+	if d == PostgreSQL {
+		r.bufs = make([][]byte, len(s))
+	}
 	each := 64 * n * len(s) / len(r.bufs)
 	for i := range r.bufs {
 		open := byte('[')
@@ -185,7 +193,7 @@ func (r *Rows) Len() int { return r.n }
 
 // Args are the statement's parameters: the batch, then more.
 func (r *Rows) Args(more ...any) []any {
-	args := make([]any, 0, len(r.bufs)+len(more))
+	args := make([]any, 0, len(r.bufs)+1+len(more))
 	for _, b := range r.bufs {
 		if r.dialect == PostgreSQL {
 			b = append(b, '}')
@@ -193,6 +201,9 @@ func (r *Rows) Args(more ...any) []any {
 			b = append(b, ']')
 		}
 		args = append(args, string(b))
+	}
+	if r.dialect == PostgreSQL {
+		args = append(args, int64(1))
 	}
 	return append(args, more...)
 }

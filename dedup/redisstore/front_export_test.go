@@ -1,0 +1,4 @@
+package redisstore
+
+// DecodeCopy is decodeCopy for the fuzz test.
+var DecodeCopy = decodeCopy

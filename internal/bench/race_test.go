@@ -1,0 +1,6 @@
+//go:build race
+
+package bench
+
+// raced: the race detector looks on.
+const raced = true
