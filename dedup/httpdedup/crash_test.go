@@ -60,6 +60,7 @@ var crashCases = []scenario{
 			g.wait()
 			<-r.Context().Done()
 			require.ErrorIs(e, context.Cause(r.Context()), dedup.ErrLeaseLost)
+			w.Header().Set("Set-Cookie", "late")
 			http.Error(w, "late", 418)
 		}, nil, nil)
 		first := late.inBackground(e.Context(), "abc", "order")
@@ -71,6 +72,7 @@ var crashCases = []scenario{
 		r := <-first
 		require.Equal(e, 201, r.status, r.body)
 		require.True(e, r.replayed())
+		require.Empty(e, r.header.Get("Set-Cookie"))
 		require.Equal(e, "created", s.must(201, "abc", "order").body, "and that is what stays")
 	}},
 	{"LateOwnerWhomNobodyFollowedIsRemembered", func(e *env) {

@@ -110,6 +110,7 @@ var outageCases = []scenario{
 		}
 		s.ran(2)
 		require.Equal(e, 2, w.count("claim unprotected"))
+		require.Equal(e, 2, w.count("request unprotected"))
 	}},
 	{"AnswerThatTheStoreRefusesLeavesATombstone", func(e *env) {
 		picky := &refusing{Store: e.store}

@@ -154,6 +154,13 @@ func (r *recorder) goLive() {
 	}
 }
 
+// undo takes back the handler's header, for another answer in place of its own. Nothing has been sent yet.
+func (r *recorder) undo() {
+	h := r.w.Header()
+	clear(h)
+	maps.Copy(h, r.before)
+}
+
 // send writes what was held back, with the header as it was. Fields set since then are put
 // back, because net/http looks for trailers among them.
 func (r *recorder) send() {

@@ -34,6 +34,7 @@ func (h *guarded) run(w http.ResponseWriter, r *http.Request, c *dedup.Claim) {
 	switch {
 	case rec.sent():
 	case instead != nil:
+		rec.undo()
 		h.answer(w, r, instead)
 	default:
 		rec.send()
@@ -83,7 +84,7 @@ func (h *guarded) remember(ctx context.Context, c *dedup.Claim, o dedup.Outcome)
 	begun := time.Now()
 	err := finish(ctx, c, o) // bounded by the Guard
 	if err == nil {
-		h.settled(o)
+		h.settled(c, o)
 		return nil
 	}
 	ctx, cancel := context.WithDeadline(ctx, begun.Add(settleTimeout))
@@ -107,13 +108,15 @@ func (h *guarded) remember(ctx context.Context, c *dedup.Claim, o dedup.Outcome)
 		h.forgo(c, o, err)
 		return nil
 	}
-	h.settled(o)
+	h.settled(c, o)
 	return nil
 }
 
 // settled counts what was stored.
-func (h *guarded) settled(o dedup.Outcome) {
+func (h *guarded) settled(c *dedup.Claim, o dedup.Outcome) {
 	switch {
+	case c.Unprotected():
+		h.emit("unprotected")
 	case o.State != dedup.Done:
 		h.emit("not_remembered")
 	case len(o.Result) > 1 && o.Result[1] == tombstone:
