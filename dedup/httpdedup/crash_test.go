@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -61,7 +63,7 @@ var crashCases = []scenario{
 			<-r.Context().Done()
 			require.ErrorIs(e, context.Cause(r.Context()), dedup.ErrLeaseLost)
 			w.Header().Set("Set-Cookie", "late")
-			http.Error(w, "late", 418)
+			http.Error(w, "late", http.StatusTeapot)
 		}, nil, nil)
 		first := late.inBackground(e.Context(), "abc", "order")
 		<-g.begun
@@ -112,7 +114,7 @@ var crashCases = []scenario{
 		o := &httpdedup.Options{Retention: shortLease}
 		late := e.siteOf(e.guardOn(store, e.short()), "shop", func(w http.ResponseWriter, r *http.Request) {
 			g.wait()
-			http.Error(w, "old life", 418)
+			http.Error(w, "old life", http.StatusTeapot)
 		}, o, nil)
 		first := late.inBackground(e.Context(), "abc", "order")
 		<-g.begun
@@ -221,5 +223,30 @@ func FuzzStoredAnswersAreReadOrRefused(f *testing.F) {
 			require.True(t, ok)
 			require.Equal(t, again, twice)
 		}
+	})
+}
+
+func TestClaimAnsweredAfterItsLeaseIsAskedForAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &env{T: t, store: memstore.New(), app: "test"}
+		claims := 0
+		slow := &deduptest.Faulty{Store: e.store, After: failing(func(method string) error {
+			if method == "Claim" {
+				if claims++; claims == 1 {
+					time.Sleep(2 * shortLease)
+				}
+			}
+			return nil
+		})}
+		idempotent, err := httpdedup.Middleware(e.guardOn(slow, e.short()), "shop", user, nil)
+		require.NoError(t, err)
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", nil)
+		r.Header.Set("Idempotency-Key", "abc")
+		idempotent(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			require.NoError(t, r.Context().Err(), "no work begins under a lease that is over")
+			created(w, r)
+		})).ServeHTTP(w, r)
+		require.Equal(t, 201, w.Code)
+		require.Equal(t, 2, claims)
 	})
 }

@@ -84,7 +84,7 @@
 // # Limits
 //
 // It belongs behind authentication, which decides anew for each try, and in front of whatever reads
-// the body; what that is has been read is an error of the program (500).
+// the body: a body that something outside has read is an error of the program (500), as far as that can be seen.
 //
 // Request bodies up to Options.MaxBody are held in memory, and so are answers up to Options.MaxResponse. A store
 // may have a limit of its own (sqlstore.Options.MaxResult): what it refuses leaves a tombstone.
