@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -220,4 +221,26 @@ func TestJSONFingerprintComparesWhatHasNoCanonicalFormByteByByte(t *testing.T) {
 	}
 	deep := strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000)
 	require.NotEqual(t, httpdedup.JSONFingerprint(r, []byte(deep)), httpdedup.JSONFingerprint(r, []byte(" "+deep)))
+}
+
+func TestEndlessBodyIsReadLittleBeyondTheLimit(t *testing.T) {
+	e := onMemory(t)
+	idempotent, err := httpdedup.Middleware(e.guardOn(untouched(e), nil), "shop", user, &httpdedup.Options{MaxBody: 10_000})
+	require.NoError(t, err)
+	body := &endless{}
+	w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", body)
+	r.ContentLength = -1
+	r.Header.Set("Idempotency-Key", "abc")
+	idempotent(http.HandlerFunc(created)).ServeHTTP(w, r)
+	require.Equal(t, 413, w.Code)
+	require.Less(t, body.read, 50_000)
+}
+
+type endless struct{ read int }
+
+func (b *endless) Read(p []byte) (int, error) {
+	if b.read += len(p); b.read > 10<<20 {
+		return 0, io.ErrUnexpectedEOF
+	}
+	return len(p), nil
 }
