@@ -138,6 +138,7 @@ func TestMalformedKeysAreRefusedBeforeTheStoreIsAsked(t *testing.T) {
 		"raw, strict":                 {fields: []string{"abc"}, strict: true},
 		"two fields":                  {fields: []string{"abc", "abc"}},
 		"two fields joined":           {fields: []string{"abc, abc"}},
+		"two fields joined tightly":   {fields: []string{"abc,abc"}},
 		"two fields joined, quoted":   {fields: []string{`"abc", "abc"`}},
 		"256 bytes":                   {fields: []string{strings.Repeat("k", 256)}},
 		"256 bytes in quotes":         {fields: []string{`"` + strings.Repeat("k", 256) + `"`}},
