@@ -16,7 +16,8 @@ test:
 # The numbers of the README, beside the raw client and the usual SETNX loop.
 bench:
 	scripts/services.sh start
-	eval "$$(scripts/services.sh env)" && IDEMQ_REQUIRE_SERVICES=1 go test -run '^$$' -bench . -benchtime 1x -timeout 60m -v ./internal/bench/
+	eval "$$(scripts/services.sh env)" && IDEMQ_REQUIRE_SERVICES=1 go test -run '^$$' -bench . -benchtime 1x -timeout 60m -v ./internal/bench/ && \
+	IDEMQ_REQUIRE_SERVICES=1 go test -run '^$$' -bench . -timeout 60m ./dedup/sqlstore ./dedup/tierstore
 
 lint:
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo "run gofmt on these"; exit 1; }

@@ -168,9 +168,6 @@ func (b *heartbeat) beat(in []ExtendRequest) {
 	defer b.unlock()
 	b.beating = false
 	defer b.signal()
-	if err != nil {
-		b.pause = time.Now().Add(b.tick / 4)
-	}
 	answers := make(map[Owner]int, len(in))
 	for i := range in {
 		answers[in[i].Owner] = i
@@ -192,6 +189,7 @@ func (b *heartbeat) taken(c *Claim, sent time.Time, err, answer error) {
 	switch {
 	case err != nil || (answer != nil && !errors.Is(answer, ErrSuperseded) && !errors.Is(answer, ErrRecordLost)):
 		c.beaten = c.beaten.Add(-c.held.Lease) // due again, after the pause
+		b.pause = time.Now().Add(b.tick / 4)
 	case errors.Is(answer, ErrSuperseded):
 		// While a finish is on its way this may be that finish, seen first: its own answer decides.
 		if !c.finishing {

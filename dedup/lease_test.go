@@ -214,3 +214,32 @@ func TestOutcomeIsWrittenThoughTheCallerLeft(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, dedup.Done, r.State)
 }
+
+// locked cannot extend one claim, as a table cannot whose row somebody has locked.
+type locked struct {
+	dedup.Store
+	calls atomic.Int64
+}
+
+func (l *locked) Extend(ctx context.Context, in []dedup.ExtendRequest, out []error) error {
+	l.calls.Add(1)
+	for i := range in {
+		out[i] = errBoom
+	}
+	return nil
+}
+
+func TestBeatThatFailsByItselfIsRepeatedAfterAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &locked{Store: memstore.New()}
+		g := newGuard(t, s, nil)
+		c, err := g.Claim(t.Context(), work("a"))
+		require.NoError(t, err)
+		time.Sleep(g.Options().Lease - time.Second)
+		require.Greater(t, s.calls.Load(), int64(2), "again within the lease")
+		require.Less(t, s.calls.Load(), int64(15), "and not without a rest")
+		require.True(t, c.Held())
+		time.Sleep(time.Second)
+		require.False(t, c.Held())
+	})
+}

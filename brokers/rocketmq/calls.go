@@ -24,8 +24,11 @@ const (
 	askMinOffset     = 31
 	askHeartbeat     = 34
 	askUnregister    = 35
+	askEnd           = 37
 	askMembers       = 38
+	tellCheck        = 39
 	askRoute         = 105
+	askCluster       = 106
 	tellMembersMoved = 40
 
 	codeSuccess          = 0
@@ -290,14 +293,19 @@ func (cn *conn) pull(ctx context.Context, group string, q queueOf, offset int64,
 // send stores a message on a broker. A reply that it was stored but not yet flushed or copied,
 // where the broker is set up to wait for that, is an error: it is not safe.
 func (c *client) send(ctx context.Context, addr string, q queueOf, m *outgoing) error {
+	_, err := c.store(ctx, addr, q, m, producerGroup)
+	return err
+}
+
+// store is send in the name of a group; the reply says where the message is.
+func (c *client) store(ctx context.Context, addr string, q queueOf, m *outgoing, group string) (*command, error) {
 	fields := q.fields(
-		"producerGroup", producerGroup, "defaultTopic", defaultTopic, "defaultTopicQueueNums", strconv.Itoa(newQueues),
+		"producerGroup", group, "defaultTopic", defaultTopic, "defaultTopicQueueNums", strconv.Itoa(newQueues),
 		"sysFlag", strconv.Itoa(m.sysFlag), "bornTimestamp", strconv.FormatInt(time.Now().UnixMilli(), 10),
 		"flag", strconv.Itoa(int(m.flag)), "properties", m.properties, "reconsumeTimes", "0", "unitMode", "false",
 		"maxReconsumeTimes", "0", "batch", "false",
 	)
-	_, err := c.call(ctx, addr, command{Code: askSend, Fields: fields, body: m.body})
-	return err
+	return c.call(ctx, addr, command{Code: askSend, Fields: fields, body: m.body})
 }
 
 const (

@@ -6,7 +6,7 @@ import (
 	"errors"
 )
 
-// ErrClosed is what a Source or Publisher answers after its Close.
+// ErrClosed is what a Source or Publisher answers after its Close, and a TransactionProducer after its Run.
 var ErrClosed = errors.New("rocketmq: closed")
 
 // ErrSettled is a second word on one delivery; it changed nothing.

@@ -15,7 +15,7 @@ import (
 // asked for and keeps it until it breaks.
 type client struct {
 	cluster Cluster
-	notify  func(*command)
+	notify  func(*conn, *command)
 
 	mu     sync.Mutex
 	conns  map[string]*conn
@@ -29,9 +29,9 @@ const (
 	callTimeout = 5 * time.Second
 )
 
-func newClient(c Cluster, notify func(*command)) *client {
+func newClient(c Cluster, notify func(*conn, *command)) *client {
 	if notify == nil {
-		notify = func(*command) {}
+		notify = func(*conn, *command) {}
 	}
 	return &client{cluster: c, notify: notify, conns: make(map[string]*conn), routes: make(map[string]route)}
 }

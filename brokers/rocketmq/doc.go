@@ -77,6 +77,49 @@
 // keys, go encoded in the property "idemq-headers"; an empty body goes compressed, since brokers
 // fail at a message without one.
 //
+// # Transactions
+//
+// A [TransactionProducer] makes a message visible if and only if a local database transaction commits. It sends a half
+// message, which consumers do not see, runs the transaction, in which it writes a marker row, and tells the
+// broker how that ended. A broker that is told nothing asks (transactionTimeOut, transactionCheckInterval), and any
+// process of the producer group answers: "commit" where it finds the marker. Where it finds none it first
+// commits a tombstone under the marker's key, then says "rollback": from then on the transaction cannot commit.
+//
+//	orders, err := rocketmq.NewTransactionProducer(cluster, "shop-orders", db, sqlstore.PostgreSQL, nil)
+//	err = orders.Migrate(ctx)
+//	go func() { errs <- orders.Run(ctx) }() // answers check-backs, too
+//	err = orders.Send(ctx, outbox.Message{Topic: "orders", Body: body}, func(ctx context.Context, tx *sql.Tx) error {
+//		_, err := tx.ExecContext(ctx, `INSERT INTO orders (id) VALUES ($1)`, id)
+//		return err
+//	})
+//
+// Guarantee: what is visible is committed, as long as the database keeps its commits. What is committed becomes visible while a process of the group answers
+// before the broker gives up, which is after transactionCheckMax questions: some 8 minutes by default, 16 with
+// brokers of 4.x. After that the marker row still has the message: [TransactionProducer.Unconfirmed] lists it and
+// [TransactionProducer.Resend] sends it; Run logs how many there are. A message may become visible twice, under one ID,
+// so consumers must deduplicate, as package consumer does.
+//
+// What happens if it dies here:
+//
+//   - Between the half message and the transaction, or within: the database has no marker; rolled back when the broker asks.
+//   - After the commit, before the broker is told: the marker is found, and the message becomes visible when the broker asks.
+//   - The answer to COMMIT is lost: the process does not know what happened and does not say; the marker decides. Send
+//     looks once, and else returns dedup.ErrUnavailable.
+//   - The transaction runs while the broker asks: its marker is locked, so there is no answer, and the broker asks again.
+//   - It has not begun, because all connections are taken, say: it is rolled back, and Send returns [ErrRolledBack].
+//   - The process stands still and goes on after hours: a transaction older than TransactionOptions.Limit is not committed.
+//   - The database is away when the broker asks: no answer; the broker asks again, each time one time less.
+//   - The broker is killed: it asks when it is there again, also about commits that it has forgotten.
+//   - After the broker has confirmed, within the tens of milliseconds in which that is not yet noted: the marker counts as
+//     unconfirmed, and Resend sends its message once more.
+//
+// Limits: all processes of a group use one table of one database, and the group has no other producers; a half message of
+// another table is never answered, and logged. Where a broker asks earlier than it takes note of answers
+// (transactionOpBatchInterval, 3 s by default, against a transactionTimeOut of 6 s), it makes copies of what is committed. There is no order
+// among transactions, and no delay. On MySQL a statement that defines tables commits what came before it. A
+// Send costs the database two statements in the transaction, the marker and a look whether it is still there, and a share of an
+// update for many at once; markers stay for TransactionOptions.Retention, without their message once a broker has it.
+//
 // # Why not the client library's consumers
 //
 // Messages and credentials are of the types of apache/rocketmq-client-go, but its

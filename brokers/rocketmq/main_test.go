@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -218,3 +219,5 @@ func byName(t testing.TB, addr string) string {
 	require.NoError(t, err)
 	return net.JoinHostPort("localhost", port)
 }
+
+func (l *log) has(text string) bool { return strings.Contains(l.String(), text) }

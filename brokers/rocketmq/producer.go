@@ -39,12 +39,28 @@ func (p *producer) send(ctx context.Context, m *outgoing) error {
 }
 
 func (p *producer) once(ctx context.Context, m *outgoing) error {
+	q, addr, err := p.choose(ctx, m)
+	if err != nil {
+		return err
+	}
+	if err := p.client.send(ctx, addr, q, m); err != nil {
+		return sendError(m, q, err)
+	}
+	return nil
+}
+
+func sendError(m *outgoing, q queueOf, err error) error {
+	return fmt.Errorf("topic %q queue %d of %s: %w", m.topic, q.id, q.broker, err)
+}
+
+// choose finds the queue for m, and its broker.
+func (p *producer) choose(ctx context.Context, m *outgoing) (queueOf, string, error) {
 	r, err := p.client.cachedRoute(ctx, m.topic)
 	if errors.Is(err, errNoTopic) && p.create {
 		r, err = p.template(ctx, err)
 	}
 	if err != nil {
-		return err
+		return queueOf{}, "", err
 	}
 	qs := r.queues(m.topic, permWrite)
 	at := 0
@@ -64,12 +80,9 @@ func (p *producer) once(ctx context.Context, m *outgoing) error {
 			}
 			continue
 		}
-		if err := p.client.send(ctx, addr, q, m); err != nil {
-			return fmt.Errorf("topic %q queue %d of %s: %w", m.topic, q.id, q.broker, err)
-		}
-		return nil
+		return q, addr, nil
 	}
-	return fmt.Errorf("topic %q: %w", m.topic, errNoBroker)
+	return queueOf{}, "", fmt.Errorf("topic %q: %w", m.topic, errNoBroker)
 }
 
 // template is the route to brokers that create missing topics by themselves (autoCreateTopicEnable).

@@ -46,7 +46,7 @@ var reserved = map[string]bool{
 	primitive.PropertyCheckImmunityTimeInSeconds: true, primitive.PropertyShardingKey: true, primitive.PropertyTransactionID: true,
 	primitive.PropertyCluster: true, primitive.PropertyMsgType: true, "EXTEND_UNIQ_INFO": true, "POP_CK": true, "POP_CK_OFFSET": true,
 	"1ST_POP_TIME": true, "INNER_NUM": true, "INNER_BASE": true, "INNER_MULTI_DISPATCH": true,
-	"INNER_MULTI_QUEUE_OFFSET": true, "__CRC32#": true, "DUP_INFO": true, "INSTANCE_ID": true, encodedHeaders: true,
+	"INNER_MULTI_QUEUE_OFFSET": true, "__CRC32#": true, "DUP_INFO": true, "INSTANCE_ID": true, encodedHeaders: true, homeProperty: true,
 }
 
 // kept are the reserved properties that a copy has from its original: they name the message and
@@ -135,6 +135,11 @@ func decodeProperties(props map[string]string) (headers map[string]string, key s
 
 // newMessage is m as it goes to the broker.
 func (c Cluster) newMessage(m *outbox.Message) (*outgoing, error) {
+	return c.encode(m, map[string]string{primitive.PropertyUniqueClientMessageIdKeyIndex: uniqueKey()})
+}
+
+// encode is m with props, by which clients and brokers steer it.
+func (c Cluster) encode(m *outbox.Message, props map[string]string) (*outgoing, error) {
 	headers := m.Headers
 	if m.ID != "" {
 		headers = maps.Clone(headers)
@@ -143,7 +148,6 @@ func (c Cluster) newMessage(m *outbox.Message) (*outgoing, error) {
 		}
 		headers[IDHeader] = m.ID
 	}
-	props := map[string]string{primitive.PropertyUniqueClientMessageIdKeyIndex: uniqueKey()}
 	text, err := encodeProperties(props, headers, m.Key)
 	if err != nil {
 		return nil, err

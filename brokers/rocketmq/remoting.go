@@ -103,7 +103,7 @@ type conn struct {
 	addr   string
 	net    net.Conn
 	cred   primitive.Credentials
-	notify func(*command) // takes what the broker asks by itself
+	notify func(*conn, *command) // takes what the broker asks by itself
 
 	writing sync.Mutex
 
@@ -117,7 +117,7 @@ type conn struct {
 
 const writeTimeout = 10 * time.Second
 
-func newConn(n net.Conn, addr string, cred primitive.Credentials, notify func(*command)) *conn {
+func newConn(n net.Conn, addr string, cred primitive.Credentials, notify func(*conn, *command)) *conn {
 	c := &conn{addr: addr, net: n, cred: cred, notify: notify, waiting: make(map[int32]chan *command), broken: make(chan struct{})}
 	c.read.Go(c.reader)
 	return c
@@ -148,7 +148,7 @@ func (c *conn) reader() {
 			return
 		}
 		if cmd.Flag&flagReply == 0 {
-			c.notify(cmd)
+			c.notify(c, cmd)
 			continue
 		}
 		c.mu.Lock()

@@ -16,7 +16,7 @@ import (
 )
 
 // pipe is a connection and its other side.
-func pipe(t *testing.T, cred primitive.Credentials, notify func(*command)) (*conn, net.Conn) {
+func pipe(t *testing.T, cred primitive.Credentials, notify func(*conn, *command)) (*conn, net.Conn) {
 	t.Helper()
 	ours, theirs := net.Pipe()
 	c := newConn(ours, "broker:1", cred, notify)
@@ -112,7 +112,7 @@ func TestCallThatGivesUpLeavesTheConnection(t *testing.T) {
 
 func TestWhatTheBrokerSaysUnaskedIsTakenAside(t *testing.T) {
 	told := make(chan *command, 1)
-	_, other := pipe(t, primitive.Credentials{}, func(c *command) { told <- c })
+	_, other := pipe(t, primitive.Credentials{}, func(_ *conn, c *command) { told <- c })
 	frame, err := (&command{Code: tellMembersMoved, Flag: flagOneWay, Fields: map[string]string{"consumerGroup": "g"}}).encode(primitive.Credentials{})
 	require.NoError(t, err)
 	_, err = other.Write(frame)

@@ -105,7 +105,7 @@ func memberID() string {
 }
 
 // told takes what brokers say unasked.
-func (s *Source) told(c *command) {
+func (s *Source) told(_ *conn, c *command) {
 	if c.Code == tellMembersMoved {
 		select {
 		case s.moved <- struct{}{}:

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/idemq/idemq/dedup"
+	"github.com/idemq/idemq/internal/sqldialect"
 )
 
 // Inspect implements dedup.Admin.
@@ -56,11 +57,16 @@ const cleanUp = 5 * time.Second
 const sweepRows = 1000
 
 // SweepBatch implements dedup.Sweeper: it deletes up to 1,000 records whose retention is over, and none
-// while another process does. It never deletes a claim whose lease runs.
+// while another process does. It never deletes a claim whose lease runs. After a full batch it rests for
+// about as long as that took, so that whoever calls it again at once leaves half of the database to claims.
 func (s *Store) SweepBatch(ctx context.Context) (int, error) {
+	begun := time.Now()
 	n, err := s.sweep(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("sqlstore: sweep: %w", s.explain(err))
+	}
+	if n == sweepRows {
+		sqldialect.Pause(ctx, time.Since(begun)*4/3)
 	}
 	return int(n), nil
 }

@@ -72,7 +72,10 @@ func (c *claiming) round(ctx context.Context, open []int, last bool) (again []in
 		}
 	}
 	w := writing{c.batch, records, now}
-	lost, err := w.all(ctx, create, take, repeat)
+	lost, err := w.all(ctx, []part{
+		{create, func(ctx context.Context, items []int) (map[int]bool, error) { return c.begin(ctx, items, now) }},
+		{take, w.replace}, {repeat, w.insist},
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -128,23 +131,25 @@ type writing struct {
 	now     int64
 }
 
-// all writes records that were not there, those to take over, and those of the asker itself, and returns the
-// items whose record was not as it was read any more, or is locked. What is to be taken over does not
-// wait for a lock: whoever has it is changing the record. An owner waits, for it may be its own
-// transaction that is committing still.
-func (w *writing) all(ctx context.Context, create, take, own []int) (lost []int, err error) {
-	for _, part := range []struct {
-		items []int
-		write func(ctx context.Context, items []int) (map[int]bool, error)
-	}{{create, w.create}, {take, w.replace}, {own, w.insist}} {
-		if len(part.items) == 0 {
+// part is items with the way to write them.
+type part struct {
+	items []int
+	write func(ctx context.Context, items []int) (hit map[int]bool, err error)
+}
+
+// all writes parts and returns the items whose record was not as it was read any more, or is locked. What
+// is to be taken over does not wait for a lock (replace): whoever has it is changing the record. An owner
+// waits (insist), for it may be its own transaction that is committing still.
+func (w *writing) all(ctx context.Context, parts []part) (lost []int, err error) {
+	for _, p := range parts {
+		if len(p.items) == 0 {
 			continue
 		}
-		hit, err := part.write(ctx, part.items)
+		hit, err := p.write(ctx, p.items)
 		if err != nil {
 			return nil, err
 		}
-		lost = append(lost, w.missed(part.items, hit)...)
+		lost = append(lost, w.missed(p.items, hit)...)
 	}
 	return lost, nil
 }
@@ -152,12 +157,32 @@ func (w *writing) all(ctx context.Context, create, take, own []int) (lost []int,
 func (w *writing) put(r *sqldialect.Rows, i int) { putRecord(r, &w.records[i].record, w.now) }
 
 func (w *writing) create(ctx context.Context, items []int) (map[int]bool, error) {
-	if w.s.dialect != MySQL {
-		return w.change(ctx, w.s.text.create, recordShape, items, w.put)
+	return w.insert(ctx, w.s.text.create, recordShape, items, w.put)
+}
+
+// begin makes the records of new keys, as record.begin describes them.
+func (c *claiming) begin(ctx context.Context, items []int, now int64) (map[int]bool, error) {
+	return c.insert(ctx, c.s.text.begin, beginShape, items, func(r *sqldialect.Rows, i int) { putBegin(r, &c.in[i], now) })
+}
+
+func putBegin(r *sqldialect.Rows, q *dedup.ClaimRequest, now int64) {
+	r.Bytes(q.Owner[:])
+	putPrint(r, &q.Fingerprint)
+	r.Int(int64(q.Redrive))
+	r.Int(now)
+	r.Int(micros(q.Lease))
+	r.Int(micros(max(q.Lease, q.Retention)))
+	r.Text(sqldialect.CleanText(q.Holder, maxHolder))
+}
+
+// insert makes what is not there and returns that.
+func (b *batch) insert(ctx context.Context, text string, shape sqldialect.Shape, items []int, put func(r *sqldialect.Rows, i int)) (map[int]bool, error) {
+	if b.s.dialect != MySQL {
+		return b.change(ctx, text, shape, items, put)
 	}
 	hit := make(map[int]bool, len(items))
-	err := w.each(ctx, items, func(piece []int) error {
-		_, err := w.s.exec(ctx, w.c, w.s.text.create, w.rows(recordShape, piece, w.put).Args())
+	err := b.each(ctx, items, func(piece []int) error {
+		_, err := b.s.exec(ctx, b.c, text, b.rows(shape, piece, put).Args())
 		if sqldialect.Classify(MySQL, err) == sqldialect.Duplicate {
 			return nil // somebody was there meanwhile: none was made, all are looked at again
 		}

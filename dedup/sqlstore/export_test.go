@@ -45,6 +45,8 @@ func (s *Store) Statements(held []dedup.Held) map[string]Prepared {
 	add("free", s.text.free, b.rows(beatShape, items, e.put).Args())
 	add("beat", s.text.beat, b.rows(beatShape, items, e.put).Args())
 	add("finish", s.text.finish, b.rows(finishShape, items, f.put).Args())
+	f.bare = true
+	add("word", s.text.word, b.rows(wordShape, items, f.put).Args())
 	add("forget", s.text.forget, []any{held[0].Key[:]})
 	add("sweep", s.text.sweep, nil)
 	add("verdict", s.text.verdict, []any{[]byte("x"), int64(1), int64(1), held[0].Key[:], held[0].Owner[:], int64(held[0].Epoch)})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/idemq/idemq/dedup"
@@ -126,7 +127,7 @@ func (w *writing) anew(ctx context.Context, items []int, out []error) (failed []
 			replace = append(replace, i)
 		}
 	}
-	if failed, err = w.all(ctx, create, replace, nil); err != nil {
+	if failed, err = w.all(ctx, []part{{create, w.create}, {replace, w.replace}}); err != nil {
 		return nil, err
 	}
 	missed := make(map[int]bool, len(failed))
@@ -146,7 +147,7 @@ func (s *Store) Finish(ctx context.Context, in []dedup.FinishRequest, out []erro
 	b, open := s.begin(len(in), func(i int) *dedup.Key { return &in[i].Key }, func(i int) error { return s.checkFinish(&in[i]) },
 		func(i int, err error) { out[i] = err })
 	b.size = func(i int) int { return len(in[i].Result) }
-	f := finishing{b, in, out}
+	f := finishing{b, in, out, bare(in)}
 	for round := 1; len(open) > 0; round++ {
 		again, err := f.round(ctx, open)
 		if err != nil {
@@ -166,8 +167,13 @@ func (s *Store) Finish(ctx context.Context, in []dedup.FinishRequest, out []erro
 // finishing is one call of Finish.
 type finishing struct {
 	*batch
-	in  []dedup.FinishRequest
-	out []error
+	in   []dedup.FinishRequest
+	out  []error
+	bare bool // no item has a result or a reason, as most do not: the statement is then a lighter one
+}
+
+func bare(in []dedup.FinishRequest) bool {
+	return !slices.ContainsFunc(in, func(q dedup.FinishRequest) bool { return len(q.Result) > 0 || q.Reason != "" })
 }
 
 func (f finishing) put(r *sqldialect.Rows, i int) {
@@ -181,6 +187,9 @@ func (f finishing) put(r *sqldialect.Rows, i int) {
 	r.Int(int64(q.State))
 	r.Int(micros(q.Lease))
 	r.Int(micros(ttl))
+	if f.bare {
+		return
+	}
 	r.Text(sqldialect.CleanText(q.Reason, maxReason))
 	if q.State == dedup.Done {
 		putResult(r, q.Result)
@@ -192,11 +201,14 @@ func (f finishing) put(r *sqldialect.Rows, i int) {
 // round writes what is its owner's to write, answers the rest, and returns the items whose record
 // changed between.
 func (f finishing) round(ctx context.Context, items []int) (again []int, err error) {
-	write := f.change
+	write, text, shape := f.change, f.s.text.finish, finishShape
 	if f.s.dialect == MySQL {
 		write = f.count
 	}
-	hit, err := write(ctx, f.s.text.finish, finishShape, items, f.put)
+	if f.bare {
+		text, shape = f.s.text.word, wordShape
+	}
+	hit, err := write(ctx, text, shape, items, f.put)
 	if err != nil {
 		return nil, err
 	}

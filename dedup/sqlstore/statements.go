@@ -22,15 +22,20 @@ var (
 		{Name: "result", Kind: sqldialect.Bytes}, {Name: "claimed_at", Kind: sqldialect.Int}, {Name: "lease_until", Kind: sqldialect.Int},
 		{Name: "expires_at", Kind: sqldialect.Int},
 	}...)
+	beginShape = append(keyShape[:1:1], sqldialect.Shape{
+		{Name: "owner", Kind: sqldialect.Hash}, {Name: "fingerprint", Kind: sqldialect.Hash}, {Name: "redrive", Kind: sqldialect.Int},
+		{Name: "at", Kind: sqldialect.Int}, {Name: "lease", Kind: sqldialect.Int}, {Name: "ttl", Kind: sqldialect.Int},
+		{Name: "holder", Kind: sqldialect.Text},
+	}...)
 	beatShape = append(keyShape[:1:1], sqldialect.Shape{
 		{Name: "owner", Kind: sqldialect.Hash}, {Name: "epoch", Kind: sqldialect.Int}, {Name: "lease", Kind: sqldialect.Int},
 		{Name: "ttl", Kind: sqldialect.Int}, {Name: "alone", Kind: sqldialect.Int},
 	}...)
-	finishShape = append(keyShape[:1:1], sqldialect.Shape{
+	wordShape = append(keyShape[:1:1], sqldialect.Shape{
 		{Name: "owner", Kind: sqldialect.Hash}, {Name: "epoch", Kind: sqldialect.Int}, {Name: "state", Kind: sqldialect.Int},
-		{Name: "lease", Kind: sqldialect.Int}, {Name: "ttl", Kind: sqldialect.Int}, {Name: "reason", Kind: sqldialect.Text},
-		{Name: "result", Kind: sqldialect.Bytes},
+		{Name: "lease", Kind: sqldialect.Int}, {Name: "ttl", Kind: sqldialect.Int},
 	}...)
+	finishShape = append(wordShape[:6:6], sqldialect.Shape{{Name: "reason", Kind: sqldialect.Text}, {Name: "result", Kind: sqldialect.Bytes}}...)
 )
 
 // columns are those of a record, in the order in which scan reads them.
@@ -44,13 +49,15 @@ type statements struct {
 	ask     string // PostgreSQL: read all, make what is not there
 	read    string // all of a record
 	glance  string // all but the result
-	create  string // records that were not there
+	begin   string // MySQL and SQLite: makes records of new keys
+	create  string // makes any records that are not there
 	probe   string // MySQL: which of the records to replace nobody has locked
 	replace string // records by their revision; those that another transaction has locked are left out
 	insist  string // the same, but it waits for them
 	free    string // MySQL: which of the claims to extend nobody has locked
 	beat    string // extends claims; those that another transaction has locked are left out
 	finish  string
+	word    string // finishes claims without results and reasons
 	verdict string // finishes one claim inside a transaction
 	reserve string // SQLite: takes the lock to write
 	forget  string
@@ -66,16 +73,19 @@ type writer struct {
 func newStatements(d sqldialect.Dialect, t sqldialect.Table) statements {
 	w := writer{d, t.Quoted()}
 	s := statements{
-		read: w.read("t.result"), glance: w.read("NULL"), create: w.create(), finish: w.finish(), verdict: w.verdict(),
+		read: w.read("t.result"), glance: w.read("NULL"), create: w.create(), verdict: w.verdict(),
+		finish: w.finish(finishShape, "q.reason", "CASE WHEN q.state = 3 THEN q.result END"), word: w.finish(wordShape, "''", "NULL"),
 		replace: w.replace(true), insist: w.replace(false), beat: w.beat(), forget: w.forget(), sweep: w.sweep(t),
 	}
 	switch d {
 	case sqldialect.PostgreSQL:
 		s.ask = w.ask()
 	case sqldialect.MySQL:
+		s.begin = w.begin()
 		s.probe = w.unlocked(recordShape, "t.revision = q.was")
 		s.free = w.unlocked(beatShape, w.mine(1))
 	case sqldialect.SQLite:
+		s.begin = w.begin()
 		s.reserve = "UPDATE " + w.table + " SET state = state WHERE k = x''"
 	}
 	return s
@@ -157,12 +167,26 @@ UNION ALL SELECT seen.k, c.now, %s FROM seen CROSS JOIN c`,
 		w.now(0), w.with(askShape), w.table, asked, w.table, w.minute("c.now + q.ttl"), seen)
 }
 
-// create makes records that are not there. Where one is, MySQL makes none of them and reports the
-// duplicate: an insert that looks away would not tell which ones it made.
+// begin is create for claims of new keys, which have little to say.
+func (w writer) begin() string {
+	epoch := "q.at / 1000"
+	if w.d == sqldialect.MySQL {
+		epoch = "q.at DIV 1000"
+	}
+	return w.unlessThere(fmt.Sprintf("INSERT INTO %s (k, revision, state, owner, epoch, attempts, crashes, redrive, alone, fingerprint, holder, last_error, claimed_at, lease_until, expires_at, sweep_after) SELECT q.k, q.at, 2, q.owner, %s, 0, 0, q.redrive, 0, q.fingerprint, q.holder, '', q.at, q.at + q.lease, q.at + q.ttl, %s FROM %s",
+		w.table, epoch, w.minute("q.at + q.ttl"), w.from(beginShape)))
+}
+
 func (w writer) create() string {
 	cols := append([]string{"k"}, columns...)
 	text := fmt.Sprintf("INSERT INTO %s (%s, sweep_after) SELECT q.%s, %s FROM %s", w.table, strings.Join(cols, ", "),
 		strings.Join(cols, ", q."), w.minute("q.expires_at"), w.from(recordShape))
+	return w.unlessThere(text)
+}
+
+// unlessThere is an insert of what is not there. Where a record is, MySQL makes none of them and reports the
+// duplicate: an insert that looks away would not tell which ones it made.
+func (w writer) unlessThere(text string) string {
 	switch w.d {
 	case sqldialect.PostgreSQL:
 		return text + " ORDER BY q.k ON CONFLICT (k) DO NOTHING RETURNING k"
@@ -231,14 +255,14 @@ func (w writer) beat() string {
 	}, w.mine(1), true)
 }
 
-func (w writer) finish() string {
+func (w writer) finish(shape sqldialect.Shape, reason, result string) string {
 	now := w.now(1)
-	return w.update(finishShape, [][2]string{
+	return w.update(shape, [][2]string{
 		{"state", "CASE WHEN t.state = 7 AND q.state = 6 THEN 7 ELSE q.state END"},
 		{"attempts", "CASE q.state WHEN 3 THEN 0 WHEN 4 THEN t.attempts + 1 ELSE t.attempts END"},
 		{"crashes", "CASE WHEN q.state IN (3, 4) THEN 0 ELSE t.crashes END"},
-		{"last_error", "CASE q.state WHEN 3 THEN '' WHEN 6 THEN t.last_error ELSE q.reason END"},
-		{"result", "CASE WHEN q.state = 3 THEN q.result END"},
+		{"last_error", "CASE q.state WHEN 3 THEN '' WHEN 6 THEN t.last_error ELSE " + reason + " END"},
+		{"result", result},
 		{"holder", "CASE WHEN q.state = 7 THEN t.holder ELSE '' END"},
 		{"lease_until", "CASE WHEN q.state = 7 THEN " + now + " + q.lease END"},
 		{"expires_at", now + " + q.ttl"}, {"sweep_after", w.minute(now + " + q.ttl")}, {"revision", "t.revision + 1"},

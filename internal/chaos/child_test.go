@@ -26,6 +26,13 @@ import (
 const childEnv = "IDEMQ_CHAOS_CHILD"
 
 func TestMain(m *testing.M) {
+	if spec := os.Getenv(sellerEnv); spec != "" {
+		if err := sell(spec); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if spec := os.Getenv(childEnv); spec != "" {
 		if err := child(spec); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -52,7 +52,7 @@ var kinds = []kind{
 		reason: "stores are chosen one by one: one that imports another, or a broker, drags its client into every program",
 	},
 	{
-		name: "broker", matches: below("brokers"), own: []string{"dedup", "consumer", "outbox"}, modules: production,
+		name: "broker", matches: below("brokers"), own: []string{"dedup", "consumer", "outbox", "internal/sqldialect"}, modules: production,
 		reason: "brokers are chosen one by one: one that imports another, or a store, drags its client into every program",
 	},
 	{
