@@ -1,4 +1,4 @@
-.PHONY: test bench lint demo
+.PHONY: test bench lint demo examples
 SHELL := /bin/bash
 
 # Everything, with the race detector, on real servers: containers where a Docker engine
@@ -26,3 +26,7 @@ lint:
 
 demo:
 	go run ./cmd/example-consumer
+
+# The programs of examples/, a module of its own because of the routers that it brings.
+examples:
+	cd examples && go vet ./... && go test ./...

@@ -46,7 +46,7 @@ func (g *Guard) ClaimBatch(ctx context.Context, works []Work, claims []*Claim) e
 	if len(claims) != len(works) {
 		return fmt.Errorf("dedup: ClaimBatch: %d works and room for %d claims; pass slices of equal length", len(works), len(claims))
 	}
-	in, out := make([]ClaimRequest, len(works)), make([]Verdict, len(works))
+	in, out, all := claimRoom(len(works))
 	owners := make([]byte, len(works)*len(Owner{}))
 	rand.Read(owners)
 	for i := range works {
@@ -54,7 +54,7 @@ func (g *Guard) ClaimBatch(ctx context.Context, works []Work, claims []*Claim) e
 		if err := w.check(&g.opts); err != nil {
 			return err
 		}
-		in[i] = ClaimRequest{Key: keyOf(g.app, w.Scope, w.ID), Owner: Owner(owners[i*len(Owner{}):]), Fingerprint: w.Fingerprint, Redrive: w.Redrive, Holder: g.opts.Holder}
+		in[i] = ClaimRequest{Key: keyOf(g.app, w.Scope, w.ID), Owner: Owner(owners[i*len(Owner{}):]), Fingerprint: w.Fingerprint, Redrive: w.Redrive, MustExist: w.MustExist, Holder: g.opts.Holder}
 		in[i].Lease, in[i].Retention = w.leases(&g.opts)
 		if o, ok := g.unsure.take(in[i].Key); ok {
 			in[i].Owner = o
@@ -65,7 +65,6 @@ func (g *Guard) ClaimBatch(ctx context.Context, works []Work, claims []*Claim) e
 	if err != nil && (!g.opts.FailOpen || !errors.Is(err, ErrUnavailable)) {
 		return err
 	}
-	all := make([]Claim, len(works))
 	for i := range all {
 		c := &all[i]
 		c.g, c.Work, c.Verdict = g, works[i], out[i]
@@ -78,6 +77,19 @@ func (g *Guard) ClaimBatch(ctx context.Context, works []Work, claims []*Claim) e
 	g.countClaims(claims, err)
 	g.beats.add(claims, asked)
 	return nil
+}
+
+// claimRoom is what n claims need, for one in one piece.
+func claimRoom(n int) ([]ClaimRequest, []Verdict, []Claim) {
+	if n != 1 {
+		return make([]ClaimRequest, n), make([]Verdict, n), make([]Claim, n)
+	}
+	one := new(struct {
+		in  [1]ClaimRequest
+		out [1]Verdict
+		all [1]Claim
+	})
+	return one.in[:], one.out[:], one.all[:]
 }
 
 // askFor submits in, once more under new tokens for what was answered to a token that had ended:
@@ -186,14 +198,15 @@ func (g *Guard) FinishBatch(ctx context.Context, in []Outcome, errs []error) err
 	if len(errs) != len(in) {
 		return fmt.Errorf("dedup: FinishBatch: %d outcomes and room for %d errors; pass slices of equal length", len(in), len(errs))
 	}
-	req, at := make([]FinishRequest, 0, len(in)), make([]int, 0, len(in))
+	req, out := finishRoom(len(in))
+	at := make([]int, 0, len(in))
 	for i := range in {
 		q, ask, err := in[i].begin()
 		if errs[i] = err; ask {
 			req, at = append(req, q), append(at, i)
 		}
 	}
-	out := make([]error, len(req))
+	out = out[:len(req)]
 	sent := time.Now()
 	if err := g.finishes.submit(ctx, req, out); err != nil {
 		if !g.opts.FailOpen || !errors.Is(err, ErrUnavailable) {
@@ -216,6 +229,18 @@ func (g *Guard) FinishBatch(ctx context.Context, in []Outcome, errs []error) err
 	}
 	t.emit(g)
 	return nil
+}
+
+// finishRoom is what n outcomes need at most, for one in one piece.
+func finishRoom(n int) (req []FinishRequest, out []error) {
+	if n != 1 {
+		return make([]FinishRequest, 0, n), make([]error, n)
+	}
+	one := new(struct {
+		req [1]FinishRequest
+		out [1]error
+	})
+	return one.req[:0], one.out[:]
 }
 
 // finishOpen lets work go on whose verdicts the store does not take: FailOpen was chosen. What the

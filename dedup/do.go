@@ -17,7 +17,8 @@ import (
 // it before the lease ends, err wraps ErrUnavailable and w will run again.
 // Where another owner took over while fn ran, Do asks again and obeys the answer, which may be
 // to run fn again.
-// When w is refused, err is a [*RefusedError] that wraps ErrInProgress, ErrFailed or ErrMismatch.
+// When w is refused, err is a [*RefusedError] that wraps ErrInProgress, ErrFailed, ErrMismatch or,
+// with MustExist, ErrNotFound.
 func (g *Guard) Do(ctx context.Context, w Work, fn func(ctx context.Context) error) (ran bool, err error) {
 	_, ran, err = g.do(ctx, w, func(ctx context.Context, c *Claim) (again bool, err error) {
 		return c.run(ctx, func(ctx context.Context) ([]byte, error) { return nil, fn(ctx) })
@@ -188,11 +189,12 @@ func foldWorks(works []Work) (firsts, leader []int) {
 		scope, id string
 		print     Fingerprint
 		redrive   int
+		existing  bool
 	}
 	seen := make(map[same]int, len(works))
 	leader = make([]int, len(works))
 	for i := range works {
-		k := same{works[i].Scope, works[i].ID, works[i].Fingerprint, works[i].Redrive}
+		k := same{works[i].Scope, works[i].ID, works[i].Fingerprint, works[i].Redrive, works[i].MustExist}
 		at, twice := seen[k]
 		if !twice {
 			at, seen[k] = i, i

@@ -33,7 +33,7 @@ var (
 	ErrRecordLost = errors.New("dedup: record was lost and has been written anew")
 )
 
-// RefusedError says why work was not run. Unwrap gives ErrInProgress, ErrFailed or ErrMismatch.
+// RefusedError says why work was not run. Unwrap gives ErrInProgress, ErrFailed, ErrMismatch or ErrNotFound.
 type RefusedError struct {
 	Work    Work
 	Verdict Verdict
@@ -56,6 +56,8 @@ func (e *RefusedError) Unwrap() error {
 		return ErrInProgress
 	case Mismatch:
 		return ErrMismatch
+	case Absent:
+		return ErrNotFound
 	default: // Failed, and Condemned, which is on its way there
 		return ErrFailed
 	}

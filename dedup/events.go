@@ -11,6 +11,8 @@ import "time"
 //	lease_lost
 //	record_lost (by a heartbeat that made the record anew)
 //	receive, handle, settle (consumer)
+//	request    (httpdedup) cause: remembered, replayed, not_remembered, answer_not_kept, unprotected, no_key, superseded, unsettled, or the
+//	           reason of a problem that it answered: in-progress, key-reused, …
 type Event struct {
 	Name, Scope, Cause string
 	N                  int

@@ -12,6 +12,7 @@ type Work struct {
 	ID          string        // the same on every delivery of the same work. Required.
 	Fingerprint Fingerprint   // set: the same ID with another fingerprint is ErrMismatch. Default: not compared.
 	Redrive     int           // the number of deliberate re-runs ordered by an operator. Default: 0.
+	MustExist   bool          // answer Absent, and make no record, where nothing is remembered: for work announced before, as a one-time token is. Default: false.
 	Lease       time.Duration // Default: Options.Lease.
 	Retention   time.Duration // Default: Options.Retention.
 	Wait        time.Duration // how long the Do methods wait for another owner before ErrInProgress. Default: 0.

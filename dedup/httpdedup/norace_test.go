@@ -1,0 +1,5 @@
+//go:build !race
+
+package httpdedup_test
+
+const raceEnabled = false
