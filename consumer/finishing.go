@@ -31,7 +31,8 @@ func (e *engine) startFinishes(now time.Time) {
 		if e.finishes > 0 && len(e.outs) < finishBatch/8 {
 			return
 		}
-		batch := e.outs[:min(len(e.outs), finishBatch)]
+		n := min(len(e.outs), finishBatch)
+		batch := e.outs[:n:n] // with no room behind it: that is the next call's
 		if e.outs = e.outs[len(batch):]; len(e.outs) == 0 {
 			e.outs = nil
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/idemq/idemq/consumer"
 	"github.com/idemq/idemq/consumer/consumertest"
 	"github.com/idemq/idemq/dedup"
+	"github.com/idemq/idemq/dedup/deduptest"
 	"github.com/idemq/idemq/dedup/memstore"
 )
 
@@ -175,5 +176,35 @@ func TestFailOpenGoesOnWhenTheStoreGoesDownInMidRun(t *testing.T) {
 		require.EqualValues(t, 500, stats.Done)
 		require.Len(t, r.all(), 500)
 		require.Greater(t, unprotected.Load(), int64(300))
+	})
+}
+
+// More outcomes wait than one call takes, two calls are under way, and both fail: what the first
+// one puts back must not lie over what the second one has.
+func TestOutcomesOfCallsThatFailSideBySideAreKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		var calls atomic.Int64
+		f := &deduptest.Faulty{Store: memstore.New(), Before: func(_ context.Context, method string) error {
+			if method != "Finish" {
+				return nil
+			}
+			n := calls.Add(1)
+			time.Sleep(time.Duration(10+n%3) * time.Millisecond)
+			if time.Since(begun) < 10*time.Second {
+				return errBoom
+			}
+			return nil
+		}}
+		b := kafkaLike()
+		b.Publish(messages(5000, "")...)
+		r := &recorder{}
+		c := newConsumer(t, b, newGuard(t, f), r.handle, nil)
+		stop := start(t, c)
+		time.Sleep(time.Minute)
+		require.Zero(t, c.Stats().Waiting)
+		require.EqualValues(t, 5000, c.Stats().Done)
+		require.Len(t, r.all(), 5000)
+		require.NoError(t, stop())
 	})
 }

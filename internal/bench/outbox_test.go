@@ -4,19 +4,13 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"io"
 	"log/slog"
 	"testing"
 	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib"
-	"github.com/segmentio/kafka-go"
 	"github.com/stretchr/testify/require"
 
-	idemqkafka "github.com/idemq/idemq/brokers/kafka"
-	"github.com/idemq/idemq/brokers/rabbitmq"
-	"github.com/idemq/idemq/brokers/rocketmq"
-	"github.com/idemq/idemq/internal/mqadmin"
 	"github.com/idemq/idemq/internal/testenv"
 	"github.com/idemq/idemq/outbox"
 )
@@ -27,48 +21,6 @@ const (
 	window     = 512 // of messages whose confirms are awaited at once: RelayOptions.Batch's default
 )
 
-type closingPublisher interface {
-	outbox.Publisher
-	io.Closer
-}
-
-// targets open a publisher and a topic or queue of their own.
-var targets = []struct {
-	name string
-	open func(tb testing.TB) (closingPublisher, string)
-}{
-	{"Kafka, acks=all", func(tb testing.TB) (closingPublisher, string) {
-		e := env{brokers: testenv.Kafka(tb)}
-		topic := newGroup()
-		client := &kafka.Client{Addr: kafka.TCP(e.brokers...)}
-		_, err := client.CreateTopics(context.Background(), &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{{Topic: topic, NumPartitions: partitions, ReplicationFactor: 1}}})
-		require.NoError(tb, err)
-		tb.Cleanup(func() {
-			_, _ = client.DeleteTopics(context.Background(), &kafka.DeleteTopicsRequest{Topics: []string{topic}})
-		})
-		p, err := idemqkafka.NewPublisher(idemqkafka.Cluster{Brokers: e.brokers}, nil)
-		require.NoError(tb, err)
-		return p, topic
-	}},
-	{"RabbitMQ, quorum queue", func(tb testing.TB) (closingPublisher, string) {
-		c := rabbitmq.Cluster{URLs: []string{testenv.RabbitMQ(tb)}}
-		queue := newGroup()
-		require.NoError(tb, rabbitmq.Topology{Queue: queue}.Declare(context.Background(), c))
-		p, err := rabbitmq.NewPublisher(c, nil)
-		require.NoError(tb, err)
-		return p, queue
-	}},
-	{"RocketMQ", func(tb testing.TB) (closingPublisher, string) {
-		servers := testenv.RocketMQ(tb)
-		topic := newGroup()
-		require.NoError(tb, mqadmin.Cluster(servers).Create(context.Background(), topic, partitions))
-		tb.Cleanup(func() { _ = mqadmin.Cluster(servers).Delete(context.Background(), topic) })
-		p, err := rocketmq.NewPublisher(rocketmq.Cluster{NameServers: servers}, nil)
-		require.NoError(tb, err)
-		return p, topic
-	}},
-}
-
 func outboxMessage(topic string, i int) outbox.Message {
 	return outbox.Message{Topic: topic, Key: fmt.Sprint("customer-", i), Body: make([]byte, outboxBody)}
 }
@@ -78,8 +30,9 @@ func outboxMessage(topic string, i int) outbox.Message {
 func BenchmarkOutboxDrain(b *testing.B) {
 	const rounds = 3
 	for b.Loop() {
-		for _, target := range targets {
-			p, topic := target.open(b)
+		for _, target := range newEnv(b).brokers {
+			topic, drop := target.create(b)
+			p := target.publish(b)
 			var raw []float64
 			drained := make([][]float64, 3)
 			for range rounds {
@@ -94,6 +47,7 @@ func BenchmarkOutboxDrain(b *testing.B) {
 				b.Logf("%-24s %d relays       %8.0f msg/s, %3.0f %%", target.name, 1<<i, median(drained[i]), 100*median(drained[i])/alone)
 			}
 			require.NoError(b, p.Close())
+			drop()
 		}
 	}
 }
