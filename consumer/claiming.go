@@ -57,6 +57,9 @@ func (e *engine) acquired(t *task, now time.Time) {
 		e.finish(t, dedup.Condemned, thenBury, fmt.Errorf("consumer: %d owners in a row vanished while they held it (MaxCrashes %d)%s", c.Crashes, e.policy.MaxCrashes, lastError(c)))
 	case c.Attempt > e.policy.MaxAttempts:
 		e.finish(t, dedup.Condemned, thenBury, fmt.Errorf("consumer: %d attempts failed (MaxAttempts %d)%s", c.Attempt-1, e.policy.MaxAttempts, lastError(c)))
+	case t.cutOffBy != nil:
+		t.result, t.cutOff, t.cutOffBy = fmt.Errorf("consumer: %d transactions in a row were cut off: %w", t.cutOff, t.cutOffBy), 0, nil
+		e.failed(t)
 	case c.Crashes > 0 && !(head && (e.turn == nil || e.turn == t)):
 		t.suspect = true
 		e.release(t, thenPark)

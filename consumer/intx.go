@@ -63,12 +63,23 @@ func (e *engine) undecided(t *task) {
 		e.askAgain(t)
 		return
 	}
-	e.log.Warn("consumer: the database went away inside a transaction; the message is claimed again, which tells whether it happened", "scope", t.Scope, "id", short(t.Message.ID), "in", txPause, "err", err)
+	// Within the lease, for as long as the claim's token is known to be ours.
+	pause := min(txPause<<t.cutOff, e.c.guard.Options().Lease/3)
+	if t.cutOff++; t.cutOff == cutOffs {
+		t.cutOffBy = err
+	}
+	e.log.Warn("consumer: the database went away inside a transaction; the message is claimed again, which tells whether it happened", "scope", t.Scope, "id", short(t.Message.ID), "in", pause, "err", err)
 	if e.turn == t {
 		e.nextTurn()
 	}
-	e.askLater(t, time.Now(), txPause)
+	e.askLater(t, time.Now(), pause)
 }
 
-// txPause is how long a database that went away gets.
-const txPause = time.Second
+const (
+	txPause = time.Second // what a database that went away gets, doubling to a third of the lease
+
+	// cutOffs is after how many transactions in a row that were cut off, while claims between them were answered,
+	// a message is taken for what does it, and an attempt is counted: a statement that takes the server's
+	// process down, rows that were left open on the connection.
+	cutOffs = 10
+)

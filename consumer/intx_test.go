@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -343,4 +344,32 @@ func TestSuspectWhoseCommitIsUnknownLetsOthersGoOn(t *testing.T) {
 	require.EqualValues(t, 18, stats.Done)
 	require.EqualValues(t, 1, stats.Duplicates)
 	require.Len(t, a.entries(t), 19)
+}
+
+// away is a database that answers, but in which every transaction is cut off.
+type away struct {
+	*memstore.Store
+	runs int
+}
+
+func (a *away) InTx(_ context.Context, _ dedup.FinishRequest, work func(*sql.Tx) error) error {
+	a.runs++
+	return fmt.Errorf("%w: bad connection", dedup.ErrUnavailable)
+}
+
+// Rows that were left open, or a statement that takes the server's process down: the message does it.
+func TestMessageWhoseTransactionsAreAlwaysCutOffIsFoundInTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &away{Store: memstore.New()}
+		b := kafkaLike()
+		b.Publish(message("m1", "lane"))
+		c, err := consumer.NewInTx(b, newGuard(t, a), enter, &consumer.Options{Policy: consumer.Policy{MaxAttempts: 2}})
+		require.NoError(t, err)
+		stats := b.Drain(t, c)
+		require.EqualValues(t, 1, stats.DeadLettered)
+		require.Equal(t, 20, a.runs)
+		require.Contains(t, b.DeadLetters()[0].DeadCause, "10 transactions in a row were cut off")
+		r := inspect(t, newGuard(t, a), "m1")
+		require.Zero(t, r.Crashes)
+	})
 }

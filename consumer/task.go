@@ -29,6 +29,9 @@ type task struct {
 	settled bool          // Ack or GiveBack has been called, beside the store call
 	delay   time.Duration // before the next attempt
 
+	cutOff   int   // transactions in a row that the database went away in
+	cutOffBy error // set: they were too many
+
 	result  error // of the handler
 	started bool
 	ended   error         // cause of the handler's context, if that had ended

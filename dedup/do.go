@@ -27,8 +27,9 @@ func (g *Guard) Do(ctx context.Context, w Work, fn func(ctx context.Context) err
 }
 
 // DoValue is Guard.Do for work with a result, stored as JSON and handed to every later caller.
-// A result that JSON cannot hold is an error, and the work counts as done all the same: its effect
-// has happened. Later callers then get an error, as those do whose T is not that of the first.
+// A result that JSON cannot hold, or that is too large for the store (ErrResultTooLarge), is an error, and
+// the work counts as done all the same: its effect has happened. Later callers then get an error, as
+// those do whose T is not that of the first.
 func DoValue[T any](ctx context.Context, g *Guard, w Work, fn func(ctx context.Context) (T, error)) (v T, ran bool, err error) {
 	var unfit error
 	stored, ran, err := g.do(ctx, w, func(ctx context.Context, c *Claim) (again bool, err error) {
@@ -45,6 +46,9 @@ func DoValue[T any](ctx context.Context, g *Guard, w Work, fn func(ctx context.C
 			err = fmt.Errorf("dedup: %s %q is done, but its result cannot be stored: %w", w.Scope, w.ID, unfit)
 		}
 		return v, ran, err
+	}
+	if len(stored) == 0 {
+		return v, ran, fmt.Errorf("dedup: %s %q is done, but its result could not be stored when it was", w.Scope, w.ID)
 	}
 	var old T // not v: a run of our own that was superseded may have left something there
 	if err := json.Unmarshal(stored, &old); err != nil {
@@ -103,6 +107,9 @@ func (c *Claim) run(ctx context.Context, fn func(ctx context.Context) ([]byte, e
 	returned = true
 	if err == nil {
 		err = c.settle(ctx, Outcome{State: Done, Result: result})
+		if errors.Is(err, ErrResultTooLarge) { // the effect has happened: it counts as done, without its result
+			err = errors.Join(err, c.settle(ctx, Outcome{State: Done}))
+		}
 		return errors.Is(err, ErrSuperseded), err
 	}
 	return false, c.failed(ctx, work, err)
@@ -125,7 +132,7 @@ func (c *Claim) settle(ctx context.Context, o Outcome) error {
 	ctx = context.WithoutCancel(ctx)
 	for pause := 10 * time.Millisecond; ; pause *= 2 {
 		err := c.finish(ctx, o)
-		if err == nil || errors.Is(err, ErrSuperseded) || !c.Held() {
+		if err == nil || errors.Is(err, ErrSuperseded) || errors.Is(err, ErrResultTooLarge) || !c.Held() {
 			return err
 		}
 		time.Sleep(min(pause, time.Second))

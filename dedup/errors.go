@@ -23,6 +23,9 @@ var (
 	// ErrConflict is a transaction that the database gave up and wants to see again, from its begin.
 	ErrConflict = errors.New("dedup: transaction conflict")
 
+	// ErrResultTooLarge is the store's answer to a Finish whose result it cannot hold. Nothing was written.
+	ErrResultTooLarge = errors.New("dedup: result too large for the store")
+
 	// ErrTxEnded is the error of work that committed or rolled back the transaction which was to hold its verdict.
 	ErrTxEnded = errors.New("dedup: work ended its transaction by itself")
 

@@ -32,7 +32,8 @@ func (g *Guard) JoinsTx() error {
 // together. The Guard's store must be a [TxStore] (sqlstore, tierstore); tx is of its database, is
 // begun before fn and ended after it, so fn neither commits nor rolls back: returning nil or an
 // error says that. fn is called again, with a new tx, where the database asks for it
-// (a deadlock, a serialization failure).
+// (a deadlock, a serialization failure), ten times at most. Where fn has ended tx itself the error wraps
+// ErrTxEnded, and what it committed would be committed once more by the next try.
 //
 // An error that wraps ErrUnavailable means that the database went away: nothing happened, or, if it
 // does not answer the question after that either, it is not known; the next DoInTx tells.
@@ -82,7 +83,7 @@ func (c *Claim) whetherCommitted(ctx context.Context, unsure error) error {
 
 // CompleteInTx begins a transaction, calls fn and commits its writes and the verdict Done as one.
 // It begins anew, and calls fn again, where the database asks for that (a deadlock, a
-// serialization failure), within ctx and for as long as the claim is held.
+// serialization failure), up to ten times in all, within ctx and for as long as the claim is held.
 //
 // On an error of fn's own, a panic, ErrConflict and ErrTxEnded nothing was written, save what fn
 // committed by itself, and the claim is still held: Fail or Release it. ErrSuperseded: another owner

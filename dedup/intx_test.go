@@ -318,3 +318,30 @@ func TestGuardThatCannotJoinTransactionsSaysWhy(t *testing.T) {
 	open := newGuard(t, &tx{}, &dedup.Options{FailOpen: true})
 	require.ErrorContains(t, open.JoinsTx(), "contradicts Options.FailOpen")
 }
+
+// narrow takes no results.
+type narrow struct{ dedup.Store }
+
+func (n *narrow) Finish(ctx context.Context, in []dedup.FinishRequest, out []error) error {
+	for i := range in {
+		if in[i].Result != nil {
+			out[i] = fmt.Errorf("%w: 1048578 bytes", dedup.ErrResultTooLarge)
+			return nil
+		}
+	}
+	return n.Store.Finish(ctx, in, out)
+}
+
+func TestResultThatIsTooLargeDoesNotRepeatTheEffect(t *testing.T) {
+	g := newGuard(t, &narrow{memstore.New()}, nil)
+	effects := 0
+	get := func(context.Context) (string, error) { effects++; return "much", nil }
+	v, ran, err := dedup.DoValue(t.Context(), g, work("a"), get)
+	require.ErrorIs(t, err, dedup.ErrResultTooLarge)
+	require.True(t, ran)
+	require.Equal(t, "much", v)
+	_, ran, err = dedup.DoValue(t.Context(), g, work("a"), get)
+	require.ErrorContains(t, err, "its result could not be stored")
+	require.False(t, ran)
+	require.Equal(t, 1, effects)
+}

@@ -113,7 +113,10 @@ func (l *ledger) checkOrder(id string, poison bool, say func(string, ...any)) {
 	case effects-1 != cut:
 		say("%s: effect %d times, but %d kills between effect and verdict", id, effects, cut)
 	}
-	for _, h := range a.runs {
+	for i, h := range a.runs {
+		if l.inRows && i < len(a.runs)-1 {
+			continue // its transaction was rolled back, as its successor shows
+		}
 		if !h.over() && !h.cut {
 			say("%s: a run in child %d has neither an end nor a kill", id, h.child)
 		}

@@ -26,6 +26,9 @@ func (s *Store) InTx(ctx context.Context, f dedup.FinishRequest, work func(tx *s
 	defer s.beats.reserve(ctx)()
 	tx, err := s.beginTx(ctx)
 	if err != nil {
+		if ctx.Err() != nil {
+			return fmt.Errorf("sqlstore: in tx: begin: %w: %w", context.Cause(ctx), err)
+		}
 		return fmt.Errorf("sqlstore: in tx: begin: %w: %w", dedup.ErrUnavailable, s.explain(err))
 	}
 	over := false
@@ -37,7 +40,7 @@ func (s *Store) InTx(ctx context.Context, f dedup.FinishRequest, work func(tx *s
 	err = work(tx)
 	over = true
 	if err != nil {
-		return s.afterWork(tx, err)
+		return s.afterWork(ctx, tx, err)
 	}
 	n, err := s.writeVerdict(ctx, tx, verdict, &f)
 	switch {
@@ -65,10 +68,13 @@ func (s *Store) beginTx(ctx context.Context) (*sql.Tx, error) {
 
 // afterWork ends the transaction of work that returned err, which comes back as it is, unless the
 // database had its part in it. Whether the connection was lost the rollback tells: err itself may speak of any
-// other connection that work has.
-func (s *Store) afterWork(tx *sql.Tx, err error) error {
+// other connection that work has. Once ctx has ended a connection is closed for that alone: it tells nothing then.
+func (s *Store) afterWork(ctx context.Context, tx *sql.Tx, err error) error {
+	ended := ctx.Err() != nil
 	rolledBack := tx.Rollback()
 	switch {
+	case ended:
+		return err
 	case rolledBack != nil && !errors.Is(rolledBack, sql.ErrTxDone):
 		return fmt.Errorf("%w: the connection was lost in the middle of the transaction: %w", dedup.ErrUnavailable, err)
 	case sqldialect.Classify(s.dialect, err) == sqldialect.Conflict:
@@ -106,7 +112,7 @@ func (s *Store) afterVerdict(ctx context.Context, tx *sql.Tx, err error) error {
 	case sqldialect.Classify(s.dialect, err) == sqldialect.Conflict:
 		kind = dedup.ErrConflict
 	case ctx.Err() != nil:
-		return fmt.Errorf("sqlstore: in tx: verdict: %w", err)
+		return fmt.Errorf("sqlstore: in tx: verdict: %w: %w", context.Cause(ctx), err)
 	case sqldialect.Answered(s.dialect, err):
 		return fmt.Errorf("sqlstore: in tx: verdict: %w", s.explain(err))
 	}

@@ -238,7 +238,7 @@ func (s *Store) checkFinish(q *dedup.FinishRequest) error {
 		return fmt.Errorf("sqlstore: a claim cannot end as %v", q.State)
 	}
 	if q.State == dedup.Done && len(q.Result) > s.maxResult {
-		return fmt.Errorf("sqlstore: the result has %d bytes and Options.MaxResult is %d: keep it elsewhere and store where it is, or raise the limit", len(q.Result), s.maxResult)
+		return fmt.Errorf("sqlstore: %w: it has %d bytes and Options.MaxResult is %d; keep it elsewhere and store where it is, or raise the limit", dedup.ErrResultTooLarge, len(q.Result), s.maxResult)
 	}
 	return checkHeld(&q.Held)
 }

@@ -43,7 +43,7 @@ type Front interface {
 
 // Options tune a Store; nil is the default.
 type Options struct {
-	// Timeout bounds each call of the front, and so what a slow one can add to a claim, and to a finish after
+	// Timeout bounds each claim's and verdict's call of the front, and so what a slow one can add to a claim, and to a finish after
 	// its verdict stands. Default: 100 ms.
 	Timeout time.Duration
 	// Pause is how long the front is left alone after three calls in a row have failed; then one
@@ -119,11 +119,16 @@ func (s *Store) Forget(ctx context.Context, k dedup.Key) error {
 	if err := s.decider.Forget(ctx, k); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, forgetTimeout)
+	defer cancel()
 	if err := s.front.Forget(ctx, k); err != nil {
 		return fmt.Errorf("tierstore: forget %x: it is forgotten where it is decided, but its copy may still answer; repeat this: %w", k, err)
 	}
 	return nil
 }
+
+// forgetTimeout is how long an operator waits for a front that does not answer.
+const forgetTimeout = 2 * time.Second
 
 // pingTimeout is how long a start waits for a front that does not answer.
 const pingTimeout = 2 * time.Second
