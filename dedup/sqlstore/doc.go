@@ -28,9 +28,10 @@
 // With InTx effect and verdict are one commit. The claim is committed before, on its own; the
 // transaction's last statement is UPDATE … SET state = done WHERE the key, the owner and the epoch are those of the
 // claim and it is still in progress. No row means that another took over: everything is rolled back. So the effect
-// happens once, whatever dies when, as long as all of it is in that transaction. Use ctx in its
-// statements: one that waits without it is waited for. Do not end the transaction: Commit and Rollback in the work are answered
-// dedup.ErrTxEnded; a COMMIT sent as text goes unseen, and takes the guarantee with it.
+// happens once, whatever dies when, as long as all of it is in that transaction, and its end is left to InTx. Use ctx in its
+// statements: one that waits without it is waited for. Do not end the transaction: Commit and Rollback in work that returns nil are answered dedup.ErrTxEnded; a Commit before an
+// error, a COMMIT or ROLLBACK sent as text, and what commits by itself on MySQL (CREATE TABLE, TRUNCATE, LOCK
+// TABLES, SET autocommit) go unseen, and take the guarantee with them.
 //
 // # Clocks
 //

@@ -311,3 +311,25 @@ func TestReadThenWriteOnSQLiteWithASecondWriter(t *testing.T) {
 	require.NoError(t, s.QueryRow(fmt.Sprintf("SELECT n FROM %s_orders WHERE id = 1", s.table)).Scan(&n))
 	require.Equal(t, writers*rounds, n)
 }
+
+// The driver closes a connection on which a context ends, which must not look as if the database had gone.
+func TestStatementThatOutlivesItsContextIsTheWorksOwnFailure(t *testing.T) {
+	eachBase(t, func(t *testing.T, b *base) {
+		sleep := map[sqlstore.Dialect]string{sqlstore.PostgreSQL: "SELECT pg_sleep(20)", sqlstore.MySQL: "SELECT SLEEP(20)"}[b.dialect]
+		if sleep == "" {
+			t.Skip("SQLite has no statement that waits")
+		}
+		s := openShop(t, b, nil)
+		for range 10 {
+			h := s.claim(t)
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			err := s.store.InTx(ctx, done(h), func(tx *sql.Tx) error {
+				_, err := tx.ExecContext(ctx, sleep)
+				return err
+			})
+			cancel()
+			require.Error(t, err)
+			require.NotErrorIs(t, err, dedup.ErrUnavailable)
+		}
+	})
+}

@@ -42,7 +42,7 @@ type Store struct {
 
 // Options tune a Store; nil is the default.
 type Options struct {
-	// Table is the table's name: letters, digits and underscores, with a schema before a dot where
+	// Table is the table's name: letters, digits and underscores, up to 48, not a digit first, with a schema before a dot where
 	// it is not the connection's own. Applications may share one: their keys differ all the same.
 	// Default: "idemq_dedup".
 	Table string
