@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"log/slog"
 	"sync"
 	"testing"
@@ -170,7 +169,7 @@ func inTx(tb testing.TB, e env, l load, n, rounds int) {
 		}
 	}
 	for i, s := range subjects {
-		tb.Log(fmt.Sprintf("%s into postgres, %-16s %-30s %v", b.name, l.name, s.name, &results[i]))
+		tb.Logf("%s into postgres, %-16s %-30s %v", b.name, l.name, s.name, &results[i])
 	}
 }
 
