@@ -82,7 +82,6 @@ func TestManyPendingRowsAreReadAtTheirHead(t *testing.T) {
 			s, err := b.Stats(t.Context())
 			require.NoError(t, err)
 			t.Logf("%d counted in %v", s.Pending, time.Since(began))
-			require.Less(t, time.Duration(slowest.Load()), 2*time.Second)
 		})
 	}
 }

@@ -73,7 +73,7 @@ var outageCases = []scenario{
 		}, nil, nil)
 		begun := time.Now()
 		require.False(e, s.must(201, "abc", "order").replayed())
-		require.Less(e, time.Since(begun), 10*time.Second, "it is tried for a bounded time")
+		require.Less(e, time.Since(begun), 30*time.Second, "it is tried for a bounded time")
 		require.Equal(e, 1, w.count("request unsettled"))
 		o.down.Store(false)
 		down = false
@@ -203,5 +203,5 @@ func TestStoreThatHangsDoesNotHoldTheClientForLong(t *testing.T) {
 	}}, &dedup.Options{Logger: quietSlog}), "shop", created, nil, nil)
 	begun := time.Now()
 	s.must(201, "abc", "order")
-	require.Less(t, time.Since(begun), 8*time.Second)
+	require.Less(t, time.Since(begun), 30*time.Second)
 }

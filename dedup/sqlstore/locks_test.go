@@ -30,7 +30,7 @@ func TestLockedRecordHoldsUpNobody(t *testing.T) {
 				require.NoError(t, err)
 			}
 		}
-		require.Less(t, time.Since(begun), time.Second)
+		require.Less(t, time.Since(begun), 10*time.Second, "less than any wait for a lock")
 
 		require.NoError(t, tx.Rollback())
 		finishAll(t, s, held, dedup.Retryable)
