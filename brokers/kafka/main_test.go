@@ -22,7 +22,7 @@ import (
 	"github.com/idemq/idemq/internal/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testenv.LeaksOfProxies()...) }
 
 // fakeKafka is a broker that speaks Kafka's protocol, with topic "t" of the given partitions.
 func fakeKafka(t testing.TB, partitions int32, opts ...kfake.Opt) *kfake.Cluster {

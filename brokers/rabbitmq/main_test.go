@@ -21,7 +21,7 @@ import (
 	"github.com/idemq/idemq/outbox"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testenv.LeaksOfProxies()...) }
 
 // log collects what a source says.
 type log struct {

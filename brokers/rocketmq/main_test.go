@@ -26,10 +26,10 @@ import (
 // No Source or Publisher starts any of them.
 func TestMain(m *testing.M) {
 	rocketmq.SetLogger(slog.New(slog.DiscardHandler))
-	goleak.VerifyTestMain(m,
+	goleak.VerifyTestMain(m, append(testenv.LeaksOfProxies(),
 		goleak.IgnoreAnyFunction("github.com/apache/rocketmq-client-go/v2/primitive.WithRecover"),
 		goleak.IgnoreAnyFunction("github.com/patrickmn/go-cache.(*janitor).Run"),
-	)
+	)...)
 }
 
 // log collects what a source says.

@@ -19,9 +19,10 @@ import (
 	"github.com/idemq/idemq/dedup/memstore"
 	"github.com/idemq/idemq/dedup/redisstore"
 	"github.com/idemq/idemq/dedup/tierstore"
+	"github.com/idemq/idemq/internal/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testenv.LeaksOfProxies()...) }
 
 // decider counts what it is asked, and can be made to fail, to wait, and to lose replies.
 type decider struct {

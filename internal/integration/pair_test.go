@@ -27,9 +27,9 @@ import (
 
 func TestMain(m *testing.M) {
 	rocketmq.SetLogger(quiet)
-	goleak.VerifyTestMain(m, // but for what RocketMQ's client library leaves behind after its Shutdown, and begins when it is imported
+	goleak.VerifyTestMain(m, append(testenv.LeaksOfProxies(), // and what RocketMQ's client library leaves behind after its Shutdown, and begins when it is imported
 		goleak.IgnoreAnyFunction("github.com/apache/rocketmq-client-go/v2/primitive.WithRecover"),
-		goleak.IgnoreTopFunction("github.com/patrickmn/go-cache.(*janitor).Run"))
+		goleak.IgnoreTopFunction("github.com/patrickmn/go-cache.(*janitor).Run"))...)
 }
 
 var quiet = slog.New(slog.DiscardHandler)

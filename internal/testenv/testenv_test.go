@@ -15,7 +15,7 @@ import (
 	"github.com/idemq/idemq/internal/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testenv.LeaksOfProxies()...) }
 
 func redisClient(t *testing.T, addr string) *redis.Client {
 	t.Helper()
