@@ -107,7 +107,7 @@ func (d *director) gone(ctx context.Context, child int) bool {
 
 func (d *director) begin(ctx context.Context, child int, order string, at place) (do string, ok bool) {
 	d.ledger.begin(child, order, at)
-	d.moved.Broadcast() // an effect of the order that was cut off in this child is not waited for any more
+	d.moved.Broadcast() // an effect of the order whose claim was lost is not waited for any more: see open
 	if d.due[order] == beforeEffect && d.single(ctx, child, order) {
 		d.strike(child, order, beforeEffect)
 	}

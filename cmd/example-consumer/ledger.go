@@ -148,12 +148,16 @@ func (l *ledger) duplicate(order string, at place) {
 }
 
 // open are the child's orders whose effect has happened and whose verdict is not known yet, but for one.
+// One that has begun anew, here or in another child, is not waited for any more: its claim was lost.
 func (l *ledger) open(child int, except string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := 0
 	for id, a := range l.accounts {
-		if h := a.last(child); id != except && h != nil && h.effect && !h.over() {
+		if id == except || len(a.runs) == 0 {
+			continue
+		}
+		if h := a.runs[len(a.runs)-1]; h.child == child && h.effect && !h.over() {
 			n++
 		}
 	}

@@ -146,3 +146,14 @@ func TestDuplicateOfACopyThatComesAgainIsTheBrokers(t *testing.T) {
 	require.Equal(t, 1, got.producer)
 	require.Equal(t, 2, got.redelivered)
 }
+
+func TestOrderThatHasBegunAnewIsNotWaitedFor(t *testing.T) {
+	for _, child := range []int{1, 2} {
+		l := newLedger(plan())
+		l.begin(1, "plain", place(0))
+		l.effect(1, "plain")
+		require.Equal(t, 1, l.open(1, "late"))
+		l.begin(child, "plain", place(0))
+		require.Zero(t, l.open(1, "late"), "begun again in child %d", child)
+	}
+}
