@@ -71,7 +71,7 @@ func (o *once) events(name string) []byte {
 // awaitWork returns once the process has begun n more transactions than it had.
 func (o *once) awaitWork(had, n int) {
 	name := o.ps[0].name
-	if !assert.Eventually(o.t, func() bool { return bytes.Count(o.events(name), []byte("in ")) >= had+n }, 40*time.Second, 10*time.Millisecond) {
+	if !assert.Eventually(o.t, func() bool { return bytes.Count(o.events(name), []byte("in ")) >= had+n }, 2*time.Minute, 10*time.Millisecond) {
 		o.t.Fatalf("%s does nothing:\n%s", name, o.tail(o.ps[0]))
 	}
 }
@@ -106,7 +106,7 @@ func (o *once) end() {
 	if !assert.Eventually(o.t, func() bool {
 		left, err = o.broker.left()
 		return err == nil && left == 0
-	}, 90*time.Second, 100*time.Millisecond) {
+	}, 10*time.Minute, 100*time.Millisecond) {
 		o.t.Fatalf("%s is stuck with %d messages left (%v):\n%s", o.ps[0].name, left, err, o.tail(o.ps[0]))
 	}
 	o.terminate(0)
