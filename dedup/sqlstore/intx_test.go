@@ -186,10 +186,7 @@ func TestOnlyDoneEndsInATransaction(t *testing.T) {
 // The claim is committed when the transaction begins, so every isolation level sees it, and a rival's write is
 // met by the comparison or by the database itself.
 func TestEveryIsolationLevel(t *testing.T) {
-	eachBase(t, func(t *testing.T, b *base) {
-		if b.dialect == sqlstore.SQLite {
-			t.Skip("SQLite has one level")
-		}
+	eachServer(t, func(t *testing.T, b *base) {
 		b.exec(t, "CREATE TABLE %s_orders (id INTEGER NOT NULL PRIMARY KEY, n INTEGER NOT NULL)")
 		t.Cleanup(func() { _, _ = b.Exec("DROP TABLE IF EXISTS " + b.table + "_orders") })
 		for id, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
@@ -224,12 +221,9 @@ func (s *shop) ordersIn(t testing.TB, tx *sql.Tx) (n int) {
 	return n
 }
 
-// Two transactions that update two rows in opposite orders: one is the database's victim.
+// Two transactions that update two rows in opposite orders (SQLite has one writer at a time): one is the database's victim.
 func TestDeadlockInWorkIsAConflict(t *testing.T) {
-	eachBase(t, func(t *testing.T, b *base) {
-		if b.dialect == sqlstore.SQLite {
-			t.Skip("SQLite has one writer at a time")
-		}
+	eachServer(t, func(t *testing.T, b *base) {
 		s := openShop(t, b, nil)
 		b.exec(t, "INSERT INTO %s_orders (id, n) VALUES (1, 0), (2, 0)")
 		met := make(chan struct{})
@@ -312,13 +306,10 @@ func TestReadThenWriteOnSQLiteWithASecondWriter(t *testing.T) {
 	require.Equal(t, writers*rounds, n)
 }
 
-// The driver closes a connection on which a context ends, which must not look as if the database had gone.
+// SQLite has no statement that waits. A driver closes a connection on which a context ends, which must not look as if the database had gone.
 func TestStatementThatOutlivesItsContextIsTheWorksOwnFailure(t *testing.T) {
-	eachBase(t, func(t *testing.T, b *base) {
+	eachServer(t, func(t *testing.T, b *base) {
 		sleep := map[sqlstore.Dialect]string{sqlstore.PostgreSQL: "SELECT pg_sleep(20)", sqlstore.MySQL: "SELECT SLEEP(20)"}[b.dialect]
-		if sleep == "" {
-			t.Skip("SQLite has no statement that waits")
-		}
 		s := openShop(t, b, nil)
 		for range 10 {
 			h := s.claim(t)
