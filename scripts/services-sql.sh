@@ -14,12 +14,12 @@ as() {
 }
 as_shown() { if [ "$(id -u)" = 0 ]; then echo setpriv --reuid "$1" --regid "$1" --init-groups; fi; }
 
-# owned NAME USER: its folder, with an empty data folder that the user owns and can get to.
+# owned NAME USER: its folder, with folders data and tmp that the user owns and can get to.
 owned() {
-  mkdir -p "$dir/$1/data"
-  chmod 700 "$dir/$1/data"
+  mkdir -p "$dir/$1/data" "$dir/$1/tmp"
+  chmod 700 "$dir/$1/data" "$dir/$1/tmp"
   [ "$(id -u)" = 0 ] || return 0
-  chown "$2:" "$dir/$1/data"
+  chown "$2:" "$dir/$1/data" "$dir/$1/tmp"
   (as "$2" test -w "$dir/$1/data") ||
     die "$1: it runs as the user $2, who cannot get to $dir/$1/data; set IDEMQ_SERVICES_DIR to a folder that he can reach"
 }
@@ -99,7 +99,7 @@ mysql_answers() {
 answers_mysql() { alive mysql && mysql_answers; }
 
 make_mysql() {
-  (as mysql mariadb-install-db --no-defaults --datadir="$dir/mysql/data" --skip-test-db --auth-root-authentication-method=socket)
+  (as mysql mariadb-install-db --no-defaults --datadir="$dir/mysql/data" --tmpdir="$dir/mysql/tmp" --skip-test-db --auth-root-authentication-method=socket)
 }
 
 # The server reads this file before it listens, each time.
@@ -111,7 +111,8 @@ GRANT ALL ON idemq.* TO 'idemq'@'%';
 SQL
 }
 
-# Its socket stands in its data folder, by a name relative to that: a long one would not fit.
+# Its socket stands in its data folder, by a name relative to that: a long one would not fit. A
+# server that starts removes the temporary tables it finds, so that no two may share a folder.
 start_mysql() {
   if dead mysql; then
     port_free mysql "$mysql_port" IDEMQ_MYSQL_PORT
@@ -121,7 +122,7 @@ start_mysql() {
     mysql_init >"$dir/mysql/init.sql"
     # shellcheck disable=SC2046 # words
     TZ=UTC launch mysql $(as_shown mysql) "$mariadbd" --no-defaults --datadir="$dir/mysql/data" --port="$mysql_port" \
-      --bind-address=127.0.0.1 --socket=socket --pid-file=pid --skip-name-resolve --init-file="$dir/mysql/init.sql" \
+      --tmpdir="$dir/mysql/tmp" --bind-address=127.0.0.1 --socket=socket --pid-file=pid --skip-name-resolve --init-file="$dir/mysql/init.sql" \
       --character-set-server=utf8mb4 --default-time-zone=+00:00 --max-connections=300 --innodb-buffer-pool-size=256M
   fi
   ready mysql 60 mysql_answers

@@ -92,7 +92,8 @@ func memoryAlarm(t *testing.T, s *testenv.RabbitServer) {
 	w.publishRaw(t, numbers(0, 10)...)
 	src, p := w.source(t), w.publisher(t, nil)
 	ds := receive(t, src, 10)
-	require.NoError(t, ds[0].Retry(t.Context(), delays[3], nil)) // so that there is a connection to publish on
+	require.NoError(t, ds[0].Retry(t.Context(), 0, nil)) // so that there is a connection to publish on
+	ack(t, receive(t, src, 1)...)
 	s.Ctl("set_vm_memory_high_watermark", "0.00001")
 	calm := func() { s.Ctl("set_vm_memory_high_watermark", "0.6") }
 	defer calm()

@@ -35,12 +35,13 @@ func StartMySQL(tb testing.TB, args ...string) *MySQLServer {
 	server := mariadbd(tb)
 	a, port := newAccount(tb, "mysql"), mustFreePort(tb)
 	data, init := filepath.Join(a.folder, "data"), filepath.Join(a.folder, "init.sql")
-	a.run(tb, "", "mariadb-install-db", "--no-defaults", "--datadir="+data, "--skip-test-db", "--auth-root-authentication-method=socket")
+	a.run(tb, "", "mariadb-install-db", "--no-defaults", "--datadir="+data, "--tmpdir="+a.folder, "--skip-test-db", "--auth-root-authentication-method=socket")
 	if err := os.WriteFile(init, []byte(mysqlInit), 0o644); err != nil {
 		tb.Fatalf("mysql: its users: %v", err)
 	}
-	// The socket's name is relative to its data folder: a long one would not fit.
-	command := append(a.command(server, "--no-defaults", "--datadir="+data, "--port="+strconv.Itoa(port), "--bind-address=127.0.0.1",
+	// The socket's name is relative to its data folder: a long one would not fit. A server that
+	// starts removes the temporary tables it finds, so that no two may share a folder for them.
+	command := append(a.command(server, "--no-defaults", "--datadir="+data, "--tmpdir="+a.folder, "--port="+strconv.Itoa(port), "--bind-address=127.0.0.1",
 		"--socket=socket", "--pid-file=pid", "--skip-name-resolve", "--init-file="+init, "--character-set-server=utf8mb4",
 		"--default-time-zone=+00:00", "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=48M"), args...)
 	s := &MySQLServer{Addr: local(port), DSN: mysqlDSN(local(port))}
