@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"fmt"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -66,6 +67,55 @@ func TestEveryPlanUsesAnIndex(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestWorkGrowsWithTheBatchAndNoFaster counts the rows that PostgreSQL looks at: a list of parameters
+// that it goes through once for each of its items would show here, and in no plan of a small batch.
+func TestWorkGrowsWithTheBatchAndNoFaster(t *testing.T) {
+	b := bases["postgresql"](t)
+	s := b.store(t)
+	b.fill(t, manyRows(t), time.Hour)
+	work := func(size int) map[string]float64 {
+		looked := make(map[string]float64)
+		for name, p := range s.Statements(acquireAll(t, s, asks(size)...)) {
+			tx, err := b.BeginTx(t.Context(), nil)
+			require.NoError(t, err)
+			looked[name] = rowsLookedAt(t, tx, p)
+			require.NoError(t, tx.Rollback())
+		}
+		return looked
+	}
+	one, eight := work(128), work(1024)
+	for name := range one {
+		require.LessOrEqual(t, eight[name], 12*max(one[name], 128), "%s: %.0f rows for 128 items, %.0f for 1024", name, one[name], eight[name])
+	}
+}
+
+var planRows = regexp.MustCompile(`actual rows=([\d.]+) loops=(\d+)|Rows Removed by [\w ]+: (\d+)`)
+
+// rowsLookedAt runs the statement and adds up the rows of all parts of its plan, those that were left out among them.
+func rowsLookedAt(t *testing.T, tx *sql.Tx, p sqlstore.Prepared) (sum float64) {
+	rows, err := tx.QueryContext(t.Context(), "EXPLAIN (ANALYZE, TIMING OFF) "+p.Text, p.Args...)
+	require.NoError(t, err, p.Text)
+	defer rows.Close()
+	loops := 1.0
+	for rows.Next() {
+		var line string
+		require.NoError(t, rows.Scan(&line))
+		for _, m := range planRows.FindAllStringSubmatch(line, -1) {
+			n, _ := strconv.ParseFloat(m[1]+m[3], 64)
+			if m[2] != "" {
+				loops, _ = strconv.ParseFloat(m[2], 64)
+			}
+			sum += n * loops
+		}
+		if loops > 1 && strings.Contains(line, "Cond: ") && strings.Contains(line, "ANY (") {
+			sum += loops * loops // the array of all items is sorted anew each time
+		}
+	}
+	require.NoError(t, rows.Err())
+	require.NotZero(t, sum, "no figures in the plan")
+	return sum
 }
 
 func (b *base) explain(tb testing.TB, p sqlstore.Prepared) (lines []string) {

@@ -2,7 +2,6 @@ package chaos
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -132,6 +131,34 @@ func (o *once) answered() (sum int) {
 	return sum
 }
 
+// figures add up what several runs came to.
+type figures struct {
+	sync.Mutex
+	deliveries, rows, inside, answered int
+}
+
+// lanes runs so many processes side by side, each with messages and rows of its own, and holds
+// their rows against their messages.
+func lanes(t *testing.T, a amount, run func(*testing.T) *once) *figures {
+	f := new(figures)
+	t.Run("lanes", func(t *testing.T) {
+		for lane := range a.lanes {
+			t.Run(fmt.Sprint(lane), func(t *testing.T) {
+				t.Parallel()
+				o := run(t)
+				require.NoError(t, o.check(o.all))
+				effects, _, err := o.rows()
+				require.NoError(t, err)
+				f.Lock()
+				defer f.Unlock()
+				f.deliveries, f.rows, f.inside, f.answered = f.deliveries+len(o.all), f.rows+len(effects), f.inside+o.inside, f.answered+o.answered()
+			})
+		}
+	})
+	require.GreaterOrEqual(t, f.inside, a.lanes*a.harms/4, "too few kills hit a transaction")
+	return f
+}
+
 // TestRowsAreTheMessagesWhateverIsKilled is the one promise without exceptions: where effect and
 // verdict commit as one, there are exactly as many rows as messages.
 func TestRowsAreTheMessagesWhateverIsKilled(t *testing.T) {
@@ -146,32 +173,19 @@ func TestRowsAreTheMessagesWhateverIsKilled(t *testing.T) {
 		t.Run(fmt.Sprintf("%s into %s", k.broker, k.dialect), func(t *testing.T) {
 			a := pick(amount{2, 600, 6}, amount{4, 5000, 50})
 			dsn := k.dsn(t)
-			var mu sync.Mutex
-			messages, rows, inside := 0, 0, 0
-			t.Run("lanes", func(t *testing.T) {
-				for lane := range a.lanes {
-					t.Run(fmt.Sprint(lane), func(t *testing.T) {
-						t.Parallel()
-						o := newOnce(t, k.broker, k.dialect, dsn, a.messages)
-						for n := range a.harms {
-							o.part(n, a.harms)
-							o.start(0)
-							o.killAtWork()
-						}
-						o.start(0)
-						o.end()
-						require.NoError(t, o.check(o.all))
-						effects, _, err := o.rows()
-						require.NoError(t, err)
-						mu.Lock()
-						defer mu.Unlock()
-						messages, rows, inside = messages+len(o.all), rows+len(effects), inside+o.inside
-					})
+			f := lanes(t, a, func(t *testing.T) *once {
+				o := newOnce(t, k.broker, k.dialect, dsn, a.messages)
+				for n := range a.harms {
+					o.part(n, a.harms)
+					o.start(0)
+					o.killAtWork()
 				}
+				o.start(0)
+				o.end()
+				return o
 			})
-			require.GreaterOrEqual(t, inside, a.lanes*a.harms/4, "too few kills hit a transaction")
 			t.Logf("%d deliveries, %d kills -9, %d of them inside a transaction: %d rows, one for each message; failed attempts counted as injected",
-				messages, a.lanes*a.harms, inside, rows)
+				f.deliveries, a.lanes*a.harms, f.inside, f.rows)
 		})
 	}
 }
@@ -203,35 +217,45 @@ func TestRowsAreTheMessagesWhileTheDatabaseDies(t *testing.T) {
 
 // TestRowsAreTheMessagesOnTwoLevels does to Redis what can be done to it, while processes die.
 func TestRowsAreTheMessagesOnTwoLevels(t *testing.T) {
-	a := pick(amount{1, 600, 6}, amount{1, 20_000, 50})
-	server := testenv.StartRedis(t)
-	o := newOnce(t, "kafka", sqlstore.PostgreSQL, testenv.PostgreSQL(t), a.messages)
-	o.spec.Tier, o.spec.Redis = true, server.Addr
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr})
-	defer rdb.Close()
-	for n := range a.harms {
-		o.part(n, a.harms)
-		switch n % 3 {
-		case 0:
-			require.NoError(t, rdb.FlushAll(context.Background()).Err())
-		case 1:
-			server.Kill()
-		case 2:
+	a := pick(amount{1, 600, 6}, amount{4, 5000, 50})
+	dsn := testenv.PostgreSQL(t)
+	f := lanes(t, a, func(t *testing.T) *once {
+		server := testenv.StartRedis(t)
+		o := newOnce(t, "kafka", sqlstore.PostgreSQL, dsn, a.messages)
+		o.spec.Tier, o.spec.Redis = true, server.Addr
+		for n := range a.harms {
+			o.part(n, a.harms)
+			disturb(t, server, n)
+			o.start(0)
+			o.killAtWork()
+		}
+		if !server.Running() {
 			server.Start()
 		}
 		o.start(0)
-		o.killAtWork()
-	}
-	if !server.Running() {
+		o.end()
+		again := o.all[:len(o.all)/10]
+		o.broker.publish(t, again) // once more, to a Redis that lives
+		o.start(0)
+		o.end()
+		o.all = append(o.all, again...)
+		return o
+	})
+	require.NotZero(t, f.answered, "Redis alone answered nothing")
+	t.Logf("%d deliveries, %d kills -9, %d of them inside a transaction, Redis flushed, killed and started in turn: %d rows, one for each message; Redis alone answered %d claims",
+		f.deliveries, a.lanes*a.harms, f.inside, f.rows, f.answered)
+}
+
+// disturb flushes Redis, kills it, and starts it again, in turn.
+func disturb(t *testing.T, server *testenv.RedisServer, n int) {
+	switch n % 3 {
+	case 0:
+		rdb := redis.NewClient(&redis.Options{Addr: server.Addr})
+		defer rdb.Close()
+		require.NoError(t, rdb.FlushAll(t.Context()).Err())
+	case 1:
+		server.Kill()
+	case 2:
 		server.Start()
 	}
-	o.start(0)
-	o.end()
-	o.broker.publish(t, o.all[:len(o.all)/10]) // once more, to a Redis that lives
-	o.start(0)
-	o.end()
-	require.NoError(t, o.check(o.all))
-	require.NotZero(t, o.answered(), "Redis alone answered nothing")
-	t.Logf("%d deliveries, %d kills -9, Redis flushed, killed and started in turn: one row for each message; Redis alone answered %d claims",
-		len(o.all)+len(o.all)/10, a.harms, o.answered())
 }
