@@ -1,4 +1,4 @@
-.PHONY: test bench lint demo examples
+.PHONY: test bench bench-rivals bench-once lint demo examples
 SHELL := /bin/bash
 
 # Everything, with the race detector, on real servers: containers where a Docker engine
@@ -13,11 +13,26 @@ test:
 		IDEMQ_REQUIRE_SERVICES=1 go test -race -count=1 -timeout 30m -p 2 ./internal/chaos/ ./...; \
 	fi
 
-# The numbers of the README, beside the raw client and the usual SETNX loop.
-bench:
+# The numbers of the README, beside the raw clients, the usual SETNX loop, watermill's forwarder and fiber's middleware;
+# an hour or more of a quiet machine. The tables of bench/ are Markdown. BENCH chooses some of bench/, and BENCHFLAGS
+# how much of it: make bench-rivals BENCH=Drain BENCHFLAGS='-rows 10000 -rounds 1'
+BENCH ?= .
+BENCHFLAGS ?=
+bench: bench-once
+	eval "$$(scripts/services.sh env)" && export IDEMQ_REQUIRE_SERVICES=1 && \
+	go test -run '^$$' -bench . -benchtime 1x -timeout 60m -v ./internal/bench/ && \
+	go test -run '^$$' -bench . -timeout 60m ./dedup/sqlstore ./dedup/tierstore ./dedup/httpdedup
+	$(MAKE) bench-rivals
+
+bench-rivals:
 	scripts/services.sh start
-	eval "$$(scripts/services.sh env)" && IDEMQ_REQUIRE_SERVICES=1 go test -run '^$$' -bench . -benchtime 1x -timeout 60m -v ./internal/bench/ && \
-	IDEMQ_REQUIRE_SERVICES=1 go test -run '^$$' -bench . -timeout 60m ./dedup/sqlstore ./dedup/tierstore
+	eval "$$(scripts/services.sh env)" && cd bench && \
+	IDEMQ_REQUIRE_SERVICES=1 go test -run '^$$' -bench '$(BENCH)' -benchtime 1x -timeout 3h . $(if $(BENCHFLAGS),-args $(BENCHFLAGS))
+
+# Those of bench/, a module of its own because of the libraries that it compares with, with next to nothing to do: that they work.
+bench-once:
+	scripts/services.sh start
+	eval "$$(scripts/services.sh env)" && cd bench && go vet ./... && IDEMQ_REQUIRE_SERVICES=1 go test -count=1 -timeout 20m .
 
 lint:
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo "run gofmt on these"; exit 1; }

@@ -4,9 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -44,55 +41,6 @@ func cpu() time.Duration {
 		return 0
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
-// BenchmarkServer is requests over HTTP/1.1 from 16 clients of this process: requests a second, and how long they take.
-func BenchmarkServer(b *testing.B) {
-	for _, s := range benchSubjects() {
-		b.Run(s.name, func(b *testing.B) {
-			server := httptest.NewServer(s.handler(b))
-			defer server.Close()
-			server.Client().Transport.(*http.Transport).MaxIdleConnsPerHost = 16
-			next := s.keys()
-			took := make([]time.Duration, b.N)
-			var at atomic.Int64
-			var all sync.WaitGroup
-			before := cpu()
-			b.ResetTimer()
-			for range 16 {
-				all.Go(func() {
-					for {
-						i := at.Add(1) - 1
-						if i >= int64(b.N) {
-							return
-						}
-						begun := time.Now()
-						r, err := http.NewRequestWithContext(b.Context(), http.MethodPost, server.URL+"/orders", strings.NewReader(`{"amount":1}`))
-						if err != nil {
-							b.Error(err)
-							return
-						}
-						r.Header.Set("Content-Type", "application/json")
-						r.Header.Set("Idempotency-Key", keyOf(next()))
-						res, err := server.Client().Do(r)
-						if err != nil || res.StatusCode != http.StatusCreated {
-							b.Error(err, res)
-							return
-						}
-						_ = res.Body.Close()
-						took[i] = time.Since(begun)
-					}
-				})
-			}
-			all.Wait()
-			b.StopTimer()
-			b.ReportMetric(float64((cpu()-before).Nanoseconds())/1e3/float64(b.N), "cpu-us/op")
-			slices.Sort(took)
-			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "req/s")
-			b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-us")
-			b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-us")
-		})
-	}
 }
 
 type benchSubject struct {
