@@ -168,7 +168,7 @@ func (w writer) update(table string, s sqldialect.Shape, key string, pairs [][2]
 		}
 		return "UPDATE " + w.from(s) + " STRAIGHT_JOIN " + table + " AS t FORCE INDEX (" + index + ") ON " + on + set + " WHERE " + condition
 	}
-	return "UPDATE " + table + " AS t" + set + " FROM " + w.from(s) + " WHERE " + on + " AND " + condition
+	return "UPDATE " + table + " AS t" + set + " FROM " + w.d.FromFew(s, "q") + " WHERE " + on + " AND " + condition
 }
 
 // mine: the row's shard is the relay's whose token is the nth parameter.
