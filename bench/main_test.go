@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -59,14 +60,17 @@ func cpu() time.Duration {
 
 func median(xs []float64) float64 {
 	xs = slices.Sorted(slices.Values(xs))
-	return xs[len(xs)/2]
+	return (xs[(len(xs)-1)/2] + xs[len(xs)/2]) / 2
 }
 
 // count prints a large number: 12,345.
 func count(x float64) string {
-	s := strconv.FormatFloat(x, 'f', 0, 64)
+	s := strconv.FormatFloat(math.Abs(x), 'f', 0, 64)
 	for at := len(s) - 3; at > 0; at -= 3 {
 		s = s[:at] + "," + s[at:]
+	}
+	if x < 0 {
+		s = "-" + s
 	}
 	return s
 }

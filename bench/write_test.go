@@ -58,21 +58,19 @@ func writes(tb testing.TB, s sizes) {
 		}},
 	}
 	took, statements := make([][]float64, len(all)), make([]float64, len(all))
-	for range s.rounds {
+	for j := range s.rounds * s.transactions {
 		for i, w := range all {
 			asked, begun := table.pool.n.Load(), time.Now()
-			for j := range s.transactions {
-				require.NoError(tb, transaction(context.Background(), table.pool, rows, func(ctx context.Context, tx *sql.Tx) error { return w.write(ctx, tx, j) }))
-			}
-			took[i] = append(took[i], float64(time.Since(begun).Nanoseconds())/float64(s.transactions))
-			statements[i] = float64(table.pool.n.Load()-asked) / float64(s.transactions)
+			require.NoError(tb, transaction(context.Background(), table.pool, rows, func(ctx context.Context, tx *sql.Tx) error { return w.write(ctx, tx, j) }))
+			took[i] = append(took[i], float64(time.Since(begun).Nanoseconds()))
+			statements[i] = float64(table.pool.n.Load() - asked)
 		}
 	}
 	t := newTable("a transaction of one insert", "ns", "more, ns", "statements, BEGIN and COMMIT included")
 	for i, w := range all {
-		t.add(w.name, count(median(took[i])), count(median(took[i])-median(took[0])), fmt.Sprintf("%.1f", statements[i]))
+		t.add(w.name, count(median(took[i])), count(median(took[i])-median(took[0])), count(statements[i]))
 	}
-	t.print(fmt.Sprintf("Cost of Write, %d B, medians of %d rounds of %s transactions:", bodySize, s.rounds, count(float64(s.transactions))))
+	t.print(fmt.Sprintf("Cost of Write, %d B, medians of %s transactions, one of each kind in turn:", bodySize, count(float64(s.rounds*s.transactions))))
 }
 
 // transaction is a business transaction, and whatever more is to be in it.
