@@ -106,7 +106,7 @@ func (w writer) from(s sqldialect.Shape) string { return w.d.From(s, "q") }
 // and a CHECK refuses other content.
 func (w writer) write() string {
 	text := fmt.Sprintf("INSERT INTO %s (id, lane, shard, topic, msg_key, headers, body, content, created_at, state, attempts, last_error) "+
-		"SELECT q.id, q.lane, q.shard, q.topic, q.msg_key, q.headers, q.body, q.content, %s, 0, 0, '' FROM %s", w.table, w.now(1), w.from(writeShape))
+		"SELECT q.id, q.lane, q.shard, q.topic, q.msg_key, q.headers, q.body, q.content, %s, 0, 0, '' FROM %s", w.table, w.now(1), w.d.FromOnly(writeShape, "q"))
 	switch w.d {
 	case sqldialect.PostgreSQL:
 		return text + " ORDER BY q.n ON CONFLICT (id) DO NOTHING"

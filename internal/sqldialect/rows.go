@@ -43,17 +43,27 @@ func (d Dialect) Params(s Shape) int {
 // be one for the size that the table has now, and a table that was empty is read from end to end, for every
 // statement, until it is analyzed again. The server keeps a plan only where it is not expected to be worse, and for
 // an end of the series that it does not know it expects a thousand rows: so it plans each statement anew.
-func (d Dialect) From(s Shape, alias string) string { return d.from(s, alias, "$%d::%s[]") }
+func (d Dialect) From(s Shape, alias string) string { return d.from(s, alias, "$%d::%s[]", anew) }
+
+// What is joined on PostgreSQL, so that it plans each statement anew, or may keep a plan.
+const (
+	anew = "generate_series(1, $%d::int) AS once"
+	kept = "(SELECT $%d::int) AS once"
+)
+
+// FromOnly is From for a statement that reads no other table, whose plan is good for ever. To make it anew takes PostgreSQL as long as to
+// insert a row.
+func (d Dialect) FromOnly(s Shape, alias string) string { return d.from(s, alias, "$%d::%s[]", kept) }
 
 // FromFew is From for a batch that names rows of a large table. PostgreSQL, which sees how many there are, would rather read a
 // table of some ten thousand rows from end to end, for each batch of it, than look for hundreds by an index. Behind a sub-select it
 // does not see that, and expects ten.
 func (d Dialect) FromFew(s Shape, alias string) string {
-	return d.from(s, alias, "(SELECT $%d::%s[])")
+	return d.from(s, alias, "(SELECT $%d::%s[])", anew)
 }
 
-// from is the batch as a table; array is how PostgreSQL reads a parameter.
-func (d Dialect) from(s Shape, alias, array string) string {
+// from is the batch as a table. On PostgreSQL array is how a parameter is read, and once what is joined.
+func (d Dialect) from(s Shape, alias, array, once string) string {
 	cols := make([]string, len(s))
 	switch d {
 	case PostgreSQL:
@@ -62,7 +72,7 @@ func (d Dialect) from(s Shape, alias, array string) string {
 			cols[i] = c.Name
 			params[i] = fmt.Sprintf(array, i+1, map[Kind]string{Hash: "bytea", Bytes: "bytea", Int: "bigint", Text: "text"}[c.Kind])
 		}
-		return fmt.Sprintf("unnest(%s) AS %s(%s) CROSS JOIN generate_series(1, $%d::int) AS once", strings.Join(params, ", "), alias, strings.Join(cols, ", "), len(s)+1)
+		return fmt.Sprintf("unnest(%s) AS %s(%s) CROSS JOIN "+once, strings.Join(params, ", "), alias, strings.Join(cols, ", "), len(s)+1)
 	case MySQL:
 		fields := make([]string, len(s))
 		for i, c := range s {
