@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -118,20 +119,33 @@ func drains(tb testing.TB, target broker, s sizes) {
 }
 
 // drain is how long relays need for rows that are committed. They know their shards before the rows are there, do
-// not poll, and are woken all at once; later they are woken as often as they would poll.
+// not poll, and are woken all at once; later they are woken as often as they would poll. One that looks too early, since it was
+// late to notice its shards, stands before the gate with what it has read.
 func drain(tb testing.TB, target broker, topic string, n, relays int) drained {
-	table := newOutbox(tb)
+	table, open := newOutbox(tb), make(chan struct{})
 	publishers := make([]outbox.Publisher, relays)
 	for i := range publishers {
 		p := target.publisher(tb)
-		publishers[i] = p
+		publishers[i] = &gate{p, open}
 		defer func() { require.NoError(tb, p.Close()) }()
 	}
 	stop := table.start(tb, time.Hour, 6*time.Second, publishers...)
 	defer stop()
 	table.fill(tb, topic, n)
 	w := newWatch(tb, table.pool, table.admin)
+	close(open)
 	table.Wake()
 	await(tb, table.admin, "SELECT NOT EXISTS (SELECT 1 FROM "+table.Table()+" WHERE state = 0)", table.Wake)
 	return w.stop(tb)
+}
+
+// gate publishes nothing until it is open.
+type gate struct {
+	outbox.Publisher
+	open <-chan struct{}
+}
+
+func (g *gate) Publish(ctx context.Context, ms []outbox.Message, errs []error) error {
+	<-g.open
+	return g.Publisher.Publish(ctx, ms, errs)
 }
