@@ -56,13 +56,15 @@ type childSpec struct {
 	Brokers                          []string
 	Redis, Topic, Group, App, Folder string
 	Name                             string // of the incarnation
-	Killer                           string // the message whose handler kills the process
+	Killer                           string // the message that kills the process: in its handler, or a relay when the broker has it
 	Work                             time.Duration
 	Lease, Session                   time.Duration
 
 	Dialect     sqlstore.Dialect // of the database with the effects and their verdicts; empty: no transactions
 	DSN, Ledger string           // of that; the table of effects
 	Tier        bool             // Redis in front of it
+	Outbox      string           // its outbox, where each effect writes a message to Next; empty: none does
+	Next        string
 }
 
 // failsOnce says for which messages the first attempt fails, before its effect.
@@ -72,8 +74,16 @@ func failsOnce(id string) bool {
 	return h.Sum32()%20 == 0
 }
 
-// child is one consumer process. It reports into a file of its own, one write a line, so that
-// what it has said outlives a SIGKILL.
+// reports opens the process's own file of events, one write a line, so that what it has said outlives a
+// SIGKILL. The file ends with the process; it is there once the process can be told to end.
+func (s *childSpec) reports() (report func(kind, id string, epoch uint64), err error) {
+	log, err := os.OpenFile(s.Folder+"/"+s.Name+".events", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	return func(kind, id string, epoch uint64) {
+		fmt.Fprintf(log, "%s %s %d %d\n", kind, id, epoch, time.Now().UnixNano())
+	}, err
+}
+
+// child is one consumer process.
 func child(raw string) error {
 	var s childSpec
 	if err := json.Unmarshal([]byte(raw), &s); err != nil {
@@ -81,13 +91,9 @@ func child(raw string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	log, err := os.OpenFile(s.Folder+"/"+s.Name+".events", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	report, err := s.reports()
 	if err != nil {
 		return err
-	}
-	defer log.Close()
-	report := func(kind, id string, epoch uint64) {
-		fmt.Fprintf(log, "%s %s %d %d\n", kind, id, epoch, time.Now().UnixNano())
 	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	if s.DSN != "" {

@@ -15,14 +15,14 @@ import (
 	"github.com/idemq/idemq/internal/testenv"
 )
 
-// cluster is three consumer processes in one group, and what was done to them.
+// cluster is a few consumer processes in one group, and what was done to them.
 type cluster struct {
 	t      *testing.T
 	spec   childSpec
 	kind   kind
 	broker broker
 
-	ps      [3]*process
+	ps      []*process // three, where a test does not say otherwise
 	started int
 	ended   []*process
 }
@@ -44,7 +44,7 @@ const (
 // newCluster has no processes yet. own: the server is the test's.
 func newCluster(t *testing.T, k kind, partitions int, own bool) *cluster {
 	name := fmt.Sprintf("chaos-%d", time.Now().UnixNano())
-	c := &cluster{t: t, kind: k, spec: childSpec{
+	c := &cluster{t: t, kind: k, ps: make([]*process, 3), spec: childSpec{
 		Broker: k.name, Redis: testenv.Redis(t), Topic: name, Group: name, App: name, Folder: t.TempDir(),
 		Lease: timeouts, Session: timeouts, Work: k.work,
 	}}
@@ -109,6 +109,10 @@ func (c *cluster) kill(i int) {
 // terminate asks for a drain and waits for its end.
 func (c *cluster) terminate(i int) {
 	p := c.ps[i]
+	require.Eventually(c.t, func() bool { // before that the signal would kill it
+		_, err := os.Stat(c.spec.Folder + "/" + p.name + ".events")
+		return err == nil
+	}, time.Minute, 10*time.Millisecond, "%s does not begin", p.name)
 	require.NoError(c.t, p.cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(c.t, p.cmd.Wait(), "%s:\n%s", p.name, c.tail(p))
 	c.end(i)

@@ -17,6 +17,7 @@ import (
 	"github.com/idemq/idemq/dedup/redisstore"
 	"github.com/idemq/idemq/dedup/sqlstore"
 	"github.com/idemq/idemq/dedup/tierstore"
+	"github.com/idemq/idemq/outbox"
 )
 
 // openDB opens the database with the ledger.
@@ -44,7 +45,15 @@ func childInTx(ctx context.Context, s *childSpec, report func(kind, id string, e
 		w.tier = tierstore.New(table, redisstore.New(rdb, nil))
 		w.TxStore = w.tier
 	}
-	guard, err := dedup.New(s.App, w, &dedup.Options{Lease: s.Lease, Logger: log})
+	guard, err := dedup.New(s.App, w, &dedup.Options{Lease: s.Lease, Logger: log, Observe: func(e dedup.Event) {
+		if e.Name == "settle" && e.Cause == "duplicate" {
+			report("dropped", "duplicate", uint64(e.N))
+		}
+	}})
+	if err != nil {
+		return err
+	}
+	next, err := outbox.New(db, s.Dialect, &outbox.Options{Table: s.Outbox})
 	if err != nil {
 		return err
 	}
@@ -57,6 +66,11 @@ func childInTx(ctx context.Context, s *childSpec, report func(kind, id string, e
 	c, err := consumer.NewInTx(source, guard, func(ctx context.Context, tx *sql.Tx, m *consumer.Message) error {
 		if _, err := tx.ExecContext(ctx, "INSERT INTO "+s.Ledger+" (id, attempt) VALUES "+mark, m.ID, m.Attempt); err != nil {
 			return err
+		}
+		if s.Outbox != "" {
+			if err := next.Write(ctx, tx, outbox.Message{ID: m.ChildID(0), Topic: s.Next, Key: m.Key, Body: []byte(m.ID)}); err != nil {
+				return err
+			}
 		}
 		report("in", s.keyOf(m.ID), m.Epoch)
 		select { // the rest of the work

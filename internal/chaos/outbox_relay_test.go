@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"github.com/idemq/idemq/brokers/kafka"
 	"github.com/idemq/idemq/brokers/rabbitmq"
 	"github.com/idemq/idemq/brokers/rocketmq"
+	"github.com/idemq/idemq/dedup"
 	"github.com/idemq/idemq/outbox"
 )
 
@@ -29,6 +31,7 @@ const relayEnv = "IDEMQ_CHAOS_RELAY"
 type relaySpec struct {
 	childSpec        // Broker, Brokers, Name, Lease, Dialect, DSN
 	Table     string // of the outbox
+	Stops     bool   // the killer does not kill the relay: it stops it
 }
 
 type closingPublisher interface {
@@ -65,6 +68,10 @@ func relayProcess(raw string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
+	report, err := s.reports()
+	if err != nil {
+		return err
+	}
 	db, o, err := s.open()
 	if err != nil {
 		return err
@@ -74,11 +81,37 @@ func relayProcess(raw string) error {
 	if err != nil {
 		return err
 	}
-	r, err := outbox.NewRelay(o, p, &outbox.RelayOptions{Lease: s.Lease, Name: s.Name, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	r, err := outbox.NewRelay(o, &dying{p, &s, report}, &outbox.RelayOptions{
+		Lease: s.Lease, Name: s.Name, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Observe: func(e dedup.Event) { report(e.Cause, "messages", uint64(e.N)) },
+	})
 	if err != nil {
 		return err
 	}
 	return errors.Join(r.Run(ctx), p.Close())
+}
+
+// dying kills or stops the process when the broker has taken the killer: the relay has the broker's word
+// then, and has written nothing back.
+type dying struct {
+	outbox.Publisher
+	spec   *relaySpec
+	report func(kind, id string, epoch uint64)
+}
+
+func (d *dying) Publish(ctx context.Context, ms []outbox.Message, errs []error) error {
+	err := d.Publisher.Publish(ctx, ms, errs)
+	for i := range ms {
+		if err != nil || errs[i] != nil || ms[i].ID != d.spec.Killer {
+			continue
+		}
+		d.report("dying", "messages", uint64(len(ms)))
+		if d.spec.Stops {
+			return syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		}
+		return syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	}
+	return err
 }
 
 // relays are the relay processes of one run.
@@ -86,8 +119,12 @@ type relays struct {
 	*testing.T
 	spec    relaySpec
 	started int
-	all     [4]*exec.Cmd
-	names   [4]string
+	all     []*exec.Cmd
+	names   []string
+}
+
+func newRelays(t *testing.T, spec relaySpec, n int) relays {
+	return relays{T: t, spec: spec, all: make([]*exec.Cmd, n), names: make([]string, n)}
 }
 
 func (r *relays) start(i int) {
@@ -127,6 +164,15 @@ func (r *relays) freeze(i int) {
 	require.NoError(r, r.all[i].Process.Signal(syscall.SIGSTOP))
 	<-time.After(r.spec.Lease * 3 / 2)
 	require.NoError(r, r.all[i].Process.Signal(syscall.SIGCONT))
+}
+
+// await returns once the relays that were started last are at work: before that a signal to end would kill them.
+func (r *relays) await(db *sql.DB) {
+	require.Eventually(r, func() bool {
+		n := 0
+		require.NoError(r, db.QueryRow(fmt.Sprintf("SELECT count(*) FROM %s_relays WHERE name IN ('%s')", r.spec.Table, strings.Join(r.names, "', '"))).Scan(&n))
+		return n == len(r.names)
+	}, 30*time.Second, 20*time.Millisecond, "a relay does not begin")
 }
 
 func (r *relays) end() {

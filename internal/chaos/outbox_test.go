@@ -67,13 +67,19 @@ type ownKafka struct {
 func (k *ownKafka) restart() { k.server.Restart() }
 
 func newOutboxRun(t *testing.T, kind string, d outbox.Dialect, dsn string, a outboxAmount) *outboxRun {
+	own := map[string]startBroker{"kafka": startOwnKafka, "rabbitmq": startOwnRabbitMQ, "rocketmq": startOwnRocketMQ}[kind]
+	return newOutboxRunOn(t, kind, own, d, dsn, a, 4)
+}
+
+type startBroker func(t *testing.T, s *childSpec, partitions int) broker
+
+func newOutboxRunOn(t *testing.T, kind string, start startBroker, d outbox.Dialect, dsn string, a outboxAmount, relays int) *outboxRun {
 	name := fmt.Sprintf("outbox_%d", time.Now().UnixNano())
 	r := &outboxRun{T: t, outboxAmount: a, keys: name + "_keys", expected: make(map[string]bool, a.committed)}
-	r.relays = relays{T: t, spec: relaySpec{Table: name, childSpec: childSpec{
+	r.relays = newRelays(t, relaySpec{Table: name, childSpec: childSpec{
 		Broker: kind, Topic: name, Group: name, Folder: t.TempDir(), Lease: 2 * time.Second, Session: timeouts, Dialect: d, DSN: dsn,
-	}}}
-	own := map[string]func(t *testing.T, s *childSpec, partitions int) broker{"kafka": startOwnKafka, "rabbitmq": startOwnRabbitMQ, "rocketmq": startOwnRocketMQ}[kind]
-	r.broker = own(t, &r.spec.childSpec, 4)
+	}}, relays)
+	r.broker = start(t, &r.spec.childSpec, 4)
 	var err error
 	r.db, r.o, err = r.spec.open()
 	require.NoError(t, err)
@@ -182,23 +188,27 @@ func (r *outboxRun) harm(done <-chan struct{}) (kills, freezes, restarts int) {
 	}
 }
 
-// awaitRelays returns once the relays that were started last are at work: before that a signal to end would kill them.
-func (r *outboxRun) awaitRelays() {
-	require.Eventually(r, func() bool {
-		n := 0
-		require.NoError(r, r.db.QueryRow(fmt.Sprintf("SELECT count(*) FROM %s_relays WHERE name IN ('%s')", r.spec.Table, strings.Join(r.names[:], "', '"))).Scan(&n))
-		return n == len(r.names)
-	}, 30*time.Second, 20*time.Millisecond, "a relay does not begin")
-}
-
 // arrivals are what is on the broker, in its order, with how many of them an inbox runs.
 func (r *outboxRun) arrivals() (ids []string, ran int) {
-	source, err := kindOf(r.spec.Broker).open(&r.spec.childSpec, slog.New(slog.DiscardHandler))
-	require.NoError(r, err)
-	_, err = source.Plan(consumer.Policy{})
-	require.NoError(r, err)
 	guard, err := dedup.New("chaos", memstore.New(), nil)
 	require.NoError(r, err)
+	ids = received(r.T, &r.spec.childSpec, len(r.expected))
+	for _, id := range ids {
+		done, err := guard.Do(context.Background(), dedup.Work{Scope: r.spec.Topic, ID: id}, func(context.Context) error { return nil })
+		require.NoError(r, err)
+		if done {
+			ran++
+		}
+	}
+	return ids, ran
+}
+
+// received are the IDs of all that is on a topic or queue, in the broker's order; so many distinct ones are expected.
+func received(t *testing.T, s *childSpec, expected int) (ids []string) {
+	source, err := kindOf(s.Broker).open(s, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	_, err = source.Plan(consumer.Policy{})
+	require.NoError(t, err)
 	quiet, seen := time.Minute, make(map[string]bool) // the first may take as long as a group takes to form
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), quiet)
@@ -208,24 +218,19 @@ func (r *outboxRun) arrivals() (ids []string, ran int) {
 			break
 		}
 		for _, d := range ds {
-			require.True(r, d.Identify(consumer.DefaultRules(), d.Made))
+			require.True(t, d.Identify(consumer.DefaultRules(), d.Made))
 			ids = append(ids, d.ID)
 			seen[d.ID] = true
-			done, err := guard.Do(context.Background(), dedup.Work{Scope: r.spec.Topic, ID: d.ID}, func(context.Context) error { return nil })
-			require.NoError(r, err)
-			if done {
-				ran++
-			}
-			require.NoError(r, d.Ack(context.Background()))
+			require.NoError(t, d.Ack(context.Background()))
 		}
-		if len(seen) >= len(r.expected) {
+		if len(seen) >= expected {
 			quiet = time.Second // what comes again is nearly all behind it
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	require.NoError(r, source.Close(ctx))
-	return ids, ran
+	require.NoError(t, source.Close(ctx))
+	return ids
 }
 
 // check requires that what was committed arrived, what was rolled back did not, and that the first arrivals
@@ -280,7 +285,7 @@ func TestCommittedMessagesArriveWhateverIsKilled(t *testing.T) {
 				require.Zero(t, s.Parked)
 				return s.Pending == 0
 			}, 2*time.Minute, 50*time.Millisecond, "stuck")
-			r.awaitRelays()
+			r.relays.await(r.db)
 			r.end()
 			ids, ran := r.arrivals()
 			again := r.check(ids)
