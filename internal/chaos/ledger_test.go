@@ -157,6 +157,12 @@ func (l *ledger) rows() (effects map[string]int, failures int, err error) {
 	return effects, failures, rows.Err()
 }
 
+// count is how many effects there are.
+func (l *ledger) count() (n int, err error) {
+	err = l.db.QueryRow("SELECT count(*) FROM " + l.table).Scan(&n)
+	return n, err
+}
+
 func (l *ledger) drop() error {
 	_, err := l.db.Exec("DROP TABLE IF EXISTS " + l.table)
 	return errors.Join(err, l.db.Close())
