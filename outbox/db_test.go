@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	_ "modernc.org/sqlite"
 
+	"github.com/idemq/idemq/internal/conformance"
 	"github.com/idemq/idemq/internal/testenv"
 	"github.com/idemq/idemq/outbox"
 	"github.com/idemq/idemq/outbox/outboxtest"
@@ -24,7 +25,8 @@ func TestDB(t *testing.T) {
 	for d, address := range databases {
 		t.Run(string(d), func(t *testing.T) {
 			driver, dsn := address(t)
-			outboxtest.TestDB(t, d, func(tb testing.TB) *sql.DB { return open(tb, driver, dsn) })
+			name := map[outbox.Dialect]string{outbox.PostgreSQL: "PostgreSQL", outbox.MySQL: "MariaDB", outbox.SQLite: "SQLite"}[d]
+			outboxtest.TestDB(t, d, func(tb testing.TB) *sql.DB { return open(tb, driver, dsn) }, conformance.Column(t, "outboxtest.TestDB", name))
 		})
 	}
 }

@@ -24,7 +24,7 @@ func TestSourceKeepsTheRulesOnTheFake(t *testing.T) {
 }
 
 func TestSourceKeepsTheRulesOnARealBroker(t *testing.T) {
-	report := conformance.Column(t, "Kafka")
+	report := conformance.Column(t, "consumertest.TestSource", "Kafka")
 	consumertest.TestSource(t, func(tb testing.TB) consumertest.Config {
 		w := realWorld(tb)
 		w.create(tb, w.topic, 2, nil)

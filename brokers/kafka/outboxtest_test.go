@@ -9,6 +9,7 @@ import (
 
 	"github.com/idemq/idemq/brokers/kafka"
 	"github.com/idemq/idemq/consumer"
+	"github.com/idemq/idemq/internal/conformance"
 	"github.com/idemq/idemq/internal/testenv"
 	"github.com/idemq/idemq/outbox"
 	"github.com/idemq/idemq/outbox/outboxtest"
@@ -16,9 +17,11 @@ import (
 
 func TestPublisherKeepsTheRules(t *testing.T) {
 	server, proxy := testenv.StartKafkaBehind(t)
+	report := conformance.Column(t, "outboxtest.TestPublisher", "Kafka")
 	outboxtest.TestPublisher(t, func(tb testing.TB) outboxtest.PublisherConfig {
 		return outboxtest.PublisherConfig{
-			Open: func(tb testing.TB) outbox.Publisher { return newPublisher(tb, []string{server.Addr}, nil) },
+			Report: report,
+			Open:   func(tb testing.TB) outbox.Publisher { return newPublisher(tb, []string{server.Addr}, nil) },
 			Topic: func(tb testing.TB) string {
 				w := world{brokers: []string{server.Addr}, topic: "t" + time.Now().Format("150405.000000000")}
 				w.create(tb, w.topic, 2, nil)

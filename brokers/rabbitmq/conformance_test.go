@@ -14,21 +14,21 @@ import (
 )
 
 func TestSourceKeepsTheRulesOnAQuorumQueue(t *testing.T) {
-	report := conformance.Column(t, "RabbitMQ, quorum")
+	report := conformance.Column(t, "consumertest.TestSource", "RabbitMQ, quorum")
 	consumertest.TestSource(t, func(tb testing.TB) consumertest.Config {
 		return configOf(tb, newWorld(tb), report)
 	})
 }
 
 func TestSourceKeepsTheRulesOnAClassicQueue(t *testing.T) {
-	report := conformance.Column(t, "RabbitMQ, classic")
+	report := conformance.Column(t, "consumertest.TestSource", "RabbitMQ, classic")
 	consumertest.TestSource(t, func(tb testing.TB) consumertest.Config {
 		return configOf(tb, newWorld(tb, func(top *rabbitmq.Topology) { top.Classic = true }), report)
 	})
 }
 
 func TestExclusiveSourceKeepsTheRules(t *testing.T) {
-	report := conformance.Column(t, "RabbitMQ, exclusive")
+	report := conformance.Column(t, "consumertest.TestSource", "RabbitMQ, exclusive")
 	consumertest.TestSource(t, func(tb testing.TB) consumertest.Config {
 		w := newWorld(tb, func(top *rabbitmq.Topology) { top.Exclusive = true })
 		c := configOf(tb, w, report, func(o *rabbitmq.SourceOptions) { o.Exclusive = true })

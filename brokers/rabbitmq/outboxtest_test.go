@@ -9,18 +9,21 @@ import (
 
 	"github.com/idemq/idemq/brokers/rabbitmq"
 	"github.com/idemq/idemq/consumer"
+	"github.com/idemq/idemq/internal/conformance"
 	"github.com/idemq/idemq/internal/testenv"
 	"github.com/idemq/idemq/outbox"
 	"github.com/idemq/idemq/outbox/outboxtest"
 )
 
 func TestPublisherKeepsTheRules(t *testing.T) {
+	report := conformance.Column(t, "outboxtest.TestPublisher", "RabbitMQ")
 	outboxtest.TestPublisher(t, func(tb testing.TB) outboxtest.PublisherConfig {
 		w := newWorld(tb)
 		proxy := testenv.NewProxy(tb, w.addr())
 		return outboxtest.PublisherConfig{
-			Open:  func(tb testing.TB) outbox.Publisher { return w.through(proxy).publisher(tb, nil) },
-			Topic: func(testing.TB) string { return w.queue },
+			Report: report,
+			Open:   func(tb testing.TB) outbox.Publisher { return w.through(proxy).publisher(tb, nil) },
+			Topic:  func(testing.TB) string { return w.queue },
 			Received: func(tb testing.TB, topic string, n int) []outbox.Message {
 				return drained(tb, w.source(tb), n)
 			},

@@ -18,7 +18,7 @@ import (
 func TestSourceKeepsTheRules(t *testing.T) {
 	for name, ordered := range map[string]bool{"RocketMQ": false, "RocketMQ, ordered": true} {
 		t.Run(name, func(t *testing.T) {
-			report := conformance.Column(t, name)
+			report := conformance.Column(t, "consumertest.TestSource", name)
 			consumertest.TestSource(t, func(tb testing.TB) consumertest.Config {
 				return configOf(tb, newWorld(tb, 2), ordered, report)
 			})

@@ -9,16 +9,19 @@ import (
 
 	"github.com/idemq/idemq/brokers/rocketmq"
 	"github.com/idemq/idemq/consumer"
+	"github.com/idemq/idemq/internal/conformance"
 	"github.com/idemq/idemq/outbox"
 	"github.com/idemq/idemq/outbox/outboxtest"
 )
 
 func TestPublisherKeepsTheRules(t *testing.T) {
+	report := conformance.Column(t, "outboxtest.TestPublisher", "RocketMQ")
 	outboxtest.TestPublisher(t, func(tb testing.TB) outboxtest.PublisherConfig {
 		w := newWorld(tb, 2)
 		return outboxtest.PublisherConfig{
-			Open:  func(tb testing.TB) outbox.Publisher { return w.publisher(tb) },
-			Topic: func(testing.TB) string { return w.topic },
+			Report: report,
+			Open:   func(tb testing.TB) outbox.Publisher { return w.publisher(tb) },
+			Topic:  func(testing.TB) string { return w.topic },
 			Received: func(tb testing.TB, topic string, n int) []outbox.Message {
 				return drained(tb, w.source(tb), n)
 			},

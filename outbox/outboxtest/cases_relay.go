@@ -19,7 +19,7 @@ var errNot = errors.New("not now")
 
 func lateCommit(e *env) {
 	if e.single() {
-		e.Skip("inapplicable: one transaction writes at a time, so rows are committed in the order of their numbers")
+		e.inapplicable("one transaction writes at a time, so rows are committed in the order of their numbers")
 	}
 	e.relay(func(ro *outbox.RelayOptions) { ro.Batch = 4 })
 	tx := e.begin(nil)
@@ -331,7 +331,7 @@ func woken(e *env) {
 // openDuplicate: a handler that runs again writes an ID whose row a relay is about to send, and stays in its transaction.
 func openDuplicate(e *env) {
 	if e.single() {
-		e.Skip("inapplicable: one transaction writes at a time")
+		e.inapplicable("one transaction writes at a time")
 	}
 	e.b.enter, e.b.gate = make(chan struct{}, 9), make(chan struct{})
 	gate := e.b.gate

@@ -19,10 +19,21 @@ import (
 )
 
 // TestDB runs outbox and relay against a database: open returns a pool of at least eight connections to the
-// same one each time, which the suite closes. It makes tables of its own, and drops them.
-func TestDB(t *testing.T, d outbox.Dialect, open func(tb testing.TB) *sql.DB) {
+// same one each time, which the suite closes. It makes tables of its own, and drops them. Those in report
+// are told of each case that did not fail, and why it did not apply; "" where it did.
+func TestDB(t *testing.T, d outbox.Dialect, open func(tb testing.TB) *sql.DB, report ...func(name, inapplicable string)) {
 	for _, c := range dbCases {
-		t.Run(c.name, func(t *testing.T) { c.run(newEnv(t, d, open)) })
+		t.Run(c.name, func(t *testing.T) {
+			e := newEnv(t, d, open)
+			t.Cleanup(func() {
+				for _, tell := range report {
+					if !t.Failed() {
+						tell(c.name, e.skipped)
+					}
+				}
+			})
+			c.run(e)
+		})
 	}
 }
 
@@ -66,6 +77,7 @@ type env struct {
 	table   string
 	o       *outbox.Outbox
 	b       *broker
+	skipped string // why
 
 	mu     *sync.Mutex
 	events map[string]int
@@ -219,6 +231,13 @@ func (e *env) ordered() {
 		require.Equal(e, fmt.Sprintf("%s-%d", m.Key, next[m.Key]), m.ID)
 		next[m.Key]++
 	}
+}
+
+// inapplicable ends a case that the database gives no occasion for.
+func (e *env) inapplicable(why string) {
+	e.Helper()
+	e.skipped = why
+	e.Skip("inapplicable: " + why)
 }
 
 // single reports that one connection may write at a time.

@@ -30,12 +30,24 @@ type PublisherConfig struct {
 	Cut func(tb testing.TB)
 	// NilIsEmpty: the broker does not tell a body of no bytes from none.
 	NilIsEmpty bool
+	// Report is told of each case that did not fail, and why it did not apply; "" where it did. Nil: nobody is.
+	Report func(name, inapplicable string)
 }
 
 // TestPublisher runs every rule of the port. config is called for each case, and cleans up with tb.
 func TestPublisher(t *testing.T, config func(tb testing.TB) PublisherConfig) {
 	for _, c := range publisherCases {
-		t.Run(c.name, func(t *testing.T) { c.run(&publishing{TB: t, PublisherConfig: config(t)}) })
+		t.Run(c.name, func(t *testing.T) {
+			p := &publishing{TB: t, PublisherConfig: config(t)}
+			if p.Report != nil {
+				t.Cleanup(func() {
+					if !t.Failed() {
+						p.Report(c.name, p.skipped)
+					}
+				})
+			}
+			c.run(p)
+		})
 	}
 }
 
@@ -56,6 +68,7 @@ var publisherCases = []struct {
 type publishing struct {
 	testing.TB
 	PublisherConfig
+	skipped string // why
 }
 
 func (p *publishing) open() outbox.Publisher {
@@ -217,7 +230,8 @@ func (p *publishing) endsSoon() {
 // again, and none that is may be missing.
 func (p *publishing) cut() {
 	if p.Cut == nil {
-		p.Skip("inapplicable: PublisherConfig.Cut is nil")
+		p.skipped = "its connections cannot be cut (PublisherConfig.Cut)"
+		p.Skip("inapplicable: " + p.skipped)
 	}
 	topic, pub := p.Topic(p.TB), p.open()
 	p.sent(p.send(pub, outbox.Message{ID: "first", Topic: topic}))
