@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -40,8 +41,11 @@ func (b *base) fill(t *testing.T, n int, key string) {
 	require.NoError(t, err)
 }
 
-// many is a million with IDEMQ_CHAOS_FULL=1, and a tenth of it otherwise.
+// many is IDEMQ_SQL_ROWS, or a million with IDEMQ_CHAOS_FULL=1, and a tenth of it otherwise.
 func many() int {
+	if n, err := strconv.Atoi(os.Getenv("IDEMQ_SQL_ROWS")); err == nil {
+		return n
+	}
 	if os.Getenv("IDEMQ_CHAOS_FULL") == "1" {
 		return 1_000_000
 	}
