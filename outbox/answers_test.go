@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -55,8 +56,8 @@ func (r *rabbit) take(t *testing.T, queue string) (id string, ok bool) {
 	return d.MessageId, ok
 }
 
-func (r *rabbit) count(t *testing.T) int {
-	q, err := r.ch.QueueDeclarePassive(r.queue, true, false, false, false, nil)
+func (r *rabbit) count(t *testing.T, queue string) int {
+	q, err := r.ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 	require.NoError(t, err)
 	return q.Messages
 }
@@ -75,7 +76,7 @@ func TestLostConfirmBringsTheMessageAgainUnderItsID(t *testing.T) {
 	b.awaitSent(t)
 	proxy.DropAnswers()
 	b.write(t, outbox.Message{ID: "k-0", Topic: r.queue, Key: "k"}, outbox.Message{ID: "k-1", Topic: r.queue, Key: "k"})
-	require.Eventually(t, func() bool { return r.count(t) == 2 }, eventually, 5*time.Millisecond, "the broker does not get it")
+	require.Eventually(t, func() bool { return r.count(t, r.queue) == 2 }, eventually, 5*time.Millisecond, "the broker does not get it")
 	s, err := b.Stats(t.Context())
 	require.NoError(t, err)
 	require.EqualValues(t, 2, s.Pending, "nobody knows")
@@ -94,7 +95,8 @@ func TestLostConfirmBringsTheMessageAgainUnderItsID(t *testing.T) {
 		_, err := guard.Do(t.Context(), dedup.Work{Scope: "s", ID: id}, func(context.Context) error { ran = append(ran, id); return nil })
 		require.NoError(t, err)
 	}
-	require.Equal(t, []string{"first", "k-0", "k-0", "k-1"}, ids)
+	require.Greater(t, len(ids), 3, "one came again")
+	require.Equal(t, []string{"first", "k-0", "k-1"}, slices.Compact(ids))
 	require.Equal(t, []string{"first", "k-0", "k-1"}, ran)
 }
 
@@ -106,6 +108,7 @@ func TestMessageThatOneQueueRefusesHoldsItsKeyOnly(t *testing.T) {
 	r.declare(t, full, amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
 	p := r.publisher(t, r.url)
 	require.NoError(t, r.ch.PublishWithContext(t.Context(), "", full, false, false, amqp.Publishing{MessageId: "already there"}))
+	require.Eventually(t, func() bool { return r.count(t, full) == 1 }, eventually, 5*time.Millisecond)
 	b := newBase(t, outbox.PostgreSQL)
 	ms := []outbox.Message{
 		{ID: "bad-0", Topic: full, Key: "bad"},
@@ -124,7 +127,7 @@ func TestMessageThatOneQueueRefusesHoldsItsKeyOnly(t *testing.T) {
 		return err == nil && attempts >= 3
 	}, eventually, 5*time.Millisecond, "it is tried again and again")
 	require.Contains(t, reason, rabbitmq.ErrRefused.Error())
-	require.Equal(t, 20, r.count(t), "the others are there")
+	require.Equal(t, 20, r.count(t, r.queue), "the others are there")
 	require.NoError(t, b.db.QueryRow("SELECT attempts FROM "+b.table+" WHERE id = 'bad-1'").Scan(&attempts))
 	require.Zero(t, attempts, "a follower waits, and is charged nothing")
 	id, ok := r.take(t, full)
@@ -135,7 +138,7 @@ func TestMessageThatOneQueueRefusesHoldsItsKeyOnly(t *testing.T) {
 	require.Zero(t, attempts)
 	id, _ = r.take(t, full)
 	require.Equal(t, "bad-0", id)
-	require.Equal(t, 21, r.count(t))
+	require.Equal(t, 21, r.count(t, r.queue))
 }
 
 // TestProcessesClocksDoNotMatter has a writer a day behind and relays a day ahead share shards with one whose clock is right. The

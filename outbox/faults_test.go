@@ -24,6 +24,7 @@ func (b *base) fill(t *testing.T, n int, key string) {
 	b.write(t, outbox.Message{ID: "first", Topic: "t", Key: key})
 	text := map[outbox.Dialect]string{
 		outbox.PostgreSQL: "INSERT INTO %[1]s (id, lane, shard, topic, msg_key, content, created_at, state, attempts, last_error) SELECT 'r-' || n, lane + n * 64 * $1, shard, 't', 'k' || n, '', 0, 0, 0, '' FROM %[1]s, generate_series(1, $2::int) AS n WHERE id = 'first'",
+		outbox.SQLite:     "WITH RECURSIVE s (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < %[2]d) INSERT INTO %[1]s (id, lane, shard, topic, msg_key, content, created_at, state, attempts, last_error) SELECT 'r-' || n, lane / 2 + n * 64 * ?, shard, 't', 'k' || n, '', 0, 0, 0, '' FROM %[1]s, s WHERE id = 'first'",
 		outbox.MySQL:      "INSERT INTO %[1]s (id, lane, shard, topic, msg_key, content, created_at, state, attempts, last_error) SELECT CONCAT('r-', s.seq), (lane DIV 2) + CAST(s.seq AS SIGNED) * 64 * ?, shard, 't', CONCAT('k', s.seq), '', 0, 0, 0, '' FROM %[1]s, seq_1_to_%[2]d AS s WHERE id = 'first'",
 	}[b.dialect]
 	spread := 1
@@ -31,7 +32,7 @@ func (b *base) fill(t *testing.T, n int, key string) {
 		spread = 0
 	}
 	args := []any{spread, n}
-	if b.dialect == outbox.MySQL {
+	if b.dialect != outbox.PostgreSQL {
 		args = args[:1]
 		text = fmt.Sprintf(text, b.table, n)
 	} else {
