@@ -42,15 +42,15 @@ func (b *base) fill(t *testing.T, n int, key string) {
 	require.NoError(t, err)
 }
 
-// many is IDEMQ_SQL_ROWS, or a million with IDEMQ_CHAOS_FULL=1, and a tenth of it otherwise.
-func many() int {
+// many is IDEMQ_SQL_ROWS, or a million with IDEMQ_CHAOS_FULL=1, and part of it otherwise.
+func many(part int) int {
 	if n, err := strconv.Atoi(os.Getenv("IDEMQ_SQL_ROWS")); err == nil {
 		return n
 	}
 	if os.Getenv("IDEMQ_CHAOS_FULL") == "1" {
 		return 1_000_000
 	}
-	return 100_000
+	return part
 }
 
 // TestManyPendingRowsAreReadAtTheirHead has a relay begin with a table whose statistics say that it is empty, as after a long outage.
@@ -58,7 +58,8 @@ func TestManyPendingRowsAreReadAtTheirHead(t *testing.T) {
 	for _, d := range []outbox.Dialect{outbox.PostgreSQL, outbox.MySQL} {
 		t.Run(string(d), func(t *testing.T) {
 			b := newBase(t, d)
-			b.fill(t, 2*many(), "")
+			n := many(100_000)
+			b.fill(t, 2*n, "")
 			_, err := b.db.Exec("UPDATE " + b.table + " SET state = 2 WHERE seq % 2 = 0") // and as many parked ones
 			require.NoError(t, err)
 			var sent atomic.Int64
@@ -81,7 +82,7 @@ func TestManyPendingRowsAreReadAtTheirHead(t *testing.T) {
 			case <-time.After(2 * time.Minute):
 				require.Fail(t, "too slow")
 			}
-			t.Logf("10,000 of %d pending rows and as many parked ones in %v, the longest pause between two batches %v", many(), time.Since(began), time.Duration(slowest.Load()))
+			t.Logf("10,000 of %d pending rows and as many parked ones in %v, the longest pause between two batches %v", n, time.Since(began), time.Duration(slowest.Load()))
 			stop()
 			began = time.Now()
 			s, err := b.Stats(t.Context())

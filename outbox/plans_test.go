@@ -45,24 +45,20 @@ func TestWriteBacksFindTheirRowsByThemselves(t *testing.T) {
 // the long run, nearly all of them sent.
 func TestEveryPlanUsesAnIndexWithManyRows(t *testing.T) {
 	eachDB(t, func(t *testing.T, b *base) {
-		n := many()
+		n := many(20_000)
 		if b.dialect == outbox.SQLite {
 			n = min(n, 2000) // its plans do not depend on it, and it is slow to fill under the race detector
 		}
-		batch := 64
-		if n >= 1_000_000 {
-			batch = 512 // a server rather reads a smaller table once than its index so often
-		}
 		b.fill(t, n, "")
 		b.exec(t, "UPDATE "+b.table+" SET state = 2 WHERE seq % 2 = 0")
-		plans := b.plans(t, batch)
+		plans := b.plans(t, n)
 		if b.dialect == outbox.PostgreSQL {
 			delete(plans, "count") // of half the table, and PostgreSQL guesses that it is little
 		}
 		b.useIndexes(t, plans)
 		b.exec(t, "UPDATE "+b.table+" SET state = 1, sent_at = seq WHERE seq % 1000 > 0")
 		b.exec(t, map[outbox.Dialect]string{outbox.MySQL: "ANALYZE TABLE " + b.table, outbox.PostgreSQL: "ANALYZE " + b.table, outbox.SQLite: "ANALYZE"}[b.dialect])
-		b.useIndexes(t, b.plans(t, batch))
+		b.useIndexes(t, b.plans(t, n))
 	})
 }
 
@@ -72,10 +68,18 @@ func (b *base) exec(t *testing.T, text string) {
 	require.NoError(t, err)
 }
 
-func (b *base) plans(t *testing.T, batch int) map[string][]string {
+// plans are those of a table with n rows. A small one PostgreSQL rather reads once than its index so often.
+func (b *base) plans(t *testing.T, n int) map[string][]string {
+	batch := 512
+	if n < 1_000_000 {
+		batch = 16
+	}
 	plans, err := b.Explain(t.Context(), batch)
 	require.NoError(t, err)
 	require.Len(t, plans, 6)
+	if b.dialect == outbox.PostgreSQL && n < 1_000_000 {
+		delete(plans, "sweep") // of a thousand rows
+	}
 	return plans
 }
 

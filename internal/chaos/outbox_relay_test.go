@@ -105,11 +105,17 @@ func (d *dying) Publish(ctx context.Context, ms []outbox.Message, errs []error) 
 		if err != nil || errs[i] != nil || ms[i].ID != d.spec.Killer {
 			continue
 		}
-		d.report("dying", "messages", uint64(len(ms)))
+		harm, goesOn := syscall.SIGKILL, make(chan os.Signal, 1)
 		if d.spec.Stops {
-			return syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+			harm = syscall.SIGSTOP
 		}
-		return syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		signal.Notify(goesOn, syscall.SIGCONT)
+		d.report("dying", "messages", uint64(len(ms)))
+		if err := syscall.Kill(os.Getpid(), harm); err != nil {
+			return err
+		}
+		<-goesOn // a signal may reach this thread after the others
+		signal.Stop(goesOn)
 	}
 	return err
 }

@@ -52,8 +52,8 @@ func (r *outboxRun) noted(id string) (state, attempts int) {
 	return state, attempts
 }
 
-// checkTwice requires that the broker got the killer twice under one ID, and an inbox ran each message once.
-func (r *outboxRun) checkTwice(killer string) {
+// checkAgain requires that the broker got the killer again under its ID, and an inbox ran each message once.
+func (r *outboxRun) checkAgain(killer string) {
 	ids, ran := r.arrivals()
 	again, copies := r.check(ids), 0
 	for _, id := range ids {
@@ -61,13 +61,14 @@ func (r *outboxRun) checkTwice(killer string) {
 			copies++
 		}
 	}
-	require.Equal(r, 2, copies, "%s arrived", killer)
+	require.GreaterOrEqual(r, copies, 2, "%s did not arrive again", killer)
 	require.Equal(r, len(r.expected), ran, "an inbox runs each once")
 	r.Logf("%d messages, %d arrived, %d of them again; an inbox ran %d", len(r.expected), len(ids), again, ran)
 }
 
 // TestRelayKilledBetweenTheBrokersWordAndItsNote: the row is published again, under the same ID.
 func TestRelayKilledBetweenTheBrokersWordAndItsNote(t *testing.T) {
+	t.Parallel() // most of it is waiting for a lease
 	r, killer := newWordRun(t, 1)
 	r.spec.Killer = killer
 	r.start(0)
@@ -85,12 +86,13 @@ func TestRelayKilledBetweenTheBrokersWordAndItsNote(t *testing.T) {
 	r.awaitSent()
 	r.relays.await(r.db)
 	r.end()
-	r.checkTwice(killer)
+	r.checkAgain(killer)
 }
 
 // TestRelayStoppedBetweenTheBrokersWordAndItsNote stands still beyond its lease while another one takes its shards and
 // publishes what follows. Its note comes too late, and it begins nothing with what it had read.
 func TestRelayStoppedBetweenTheBrokersWordAndItsNote(t *testing.T) {
+	t.Parallel()
 	r, killer := newWordRun(t, 2)
 	r.spec.Killer, r.spec.Stops = killer, true
 	r.start(0)
@@ -110,5 +112,5 @@ func TestRelayStoppedBetweenTheBrokersWordAndItsNote(t *testing.T) {
 	}
 	r.awaitSent()
 	r.end()
-	r.checkTwice(killer)
+	r.checkAgain(killer)
 }
