@@ -71,7 +71,8 @@
 //
 // Rows behind a parked message are passed over with each read, and so are dead entries of the index while a
 // transaction of hours keeps the server from removing them: then reads become slower, and a relay waits four times as
-// long as its last read took. The order of rows is that of one server's numbers; a cluster that is written to on several nodes at once
+// long as its last read took. On MySQL each read gathers the lanes of all that is parked, which takes seconds where that are
+// a million. The order of rows is that of one server's numbers; a cluster that is written to on several nodes at once
 // has no such order. Statements are for the primary.
 //
 // # PostgreSQL's NOTIFY
