@@ -14,6 +14,7 @@ usage: scripts/services.sh start [name…] | stop | status | env
           rocketmq        a name server and a broker with short delay levels
           postgres        PostgreSQL
           mysql           MariaDB
+          chromium        the browser: it is installed, and tests start it themselves
           What runs already is left alone. Returns when each service answers; shows the
           end of the server's log and exits with 1 when one does not.
   stop    stops what start started, and removes its data.
@@ -48,7 +49,7 @@ rocketmq_port=${IDEMQ_ROCKETMQ_PORT:-19876}
 rocketmq_broker_port=$((rocketmq_port + 1035))
 rocketmq_version=5.3.3
 rocketmq_lib=${XDG_CACHE_HOME:-$HOME/.cache}/idemq/rocketmq-$rocketmq_version
-all=(redis redis-cluster kafka rabbitmq rocketmq postgres mysql)
+all=(redis redis-cluster kafka rabbitmq rocketmq postgres mysql chromium)
 cluster_nodes=(0 1 2 3 4 5)
 
 say() { printf 'services: %s\n' "$*" >&2; }
@@ -151,6 +152,7 @@ install_jars() { # NAME VERSION FOLDER
 }
 
 install_rabbitmq() { apt_install rabbitmq-server rabbitmq-server; }
+install_chromium() { apt_install chromium chromium; }
 install_kafka() { install_jars kafka "$kafka_version" "$kafka_lib"; }
 install_rocketmq() { install_jars rocketmq "$rocketmq_version" "$rocketmq_lib"; }
 
@@ -360,10 +362,16 @@ start_rocketmq() {
 
 . "$here/services-sql.sh"
 
+# --- Chromium is a program of the tests and no server: there is nothing to start or stop.
+
+start_chromium() { :; }
+answers_chromium() { command -v chromium >/dev/null; }
+
 # --- Commands
 
 members() {
   case $1 in
+    chromium) ;;
     redis-cluster) echo redis-cluster-{0..5} ;;
     rabbitmq) echo rabbitmq rabbitmq-epmd ;; # the port mapper is told to end last
     rocketmq) echo rocketmq-broker rocketmq-namesrv ;;
@@ -424,7 +432,7 @@ status() {
     pids=''
     for m in $(members "$name"); do alive "$m" && pids="$pids $(cat "$dir/$m/pid")"; done
     if "answers_${name//-/_}"; then
-      say "$name answers (pid$pids)"
+      say "$name ${pids:+answers (pid$pids)}${pids:-is installed}"
     else
       rc=3
       if [ -n "$pids" ]; then say "$name does not answer (pid$pids); logs in $dir"; else say "$name does not run"; fi
@@ -447,6 +455,7 @@ env_() {
   fi
   if answers_postgres; then out="$out IDEMQ_POSTGRES_DSN=$(printf '%q' "postgres://idemq:idemq@127.0.0.1:$postgres_port/idemq?sslmode=disable")"; fi
   if answers_mysql; then out="$out IDEMQ_MYSQL_DSN=$(printf '%q' "idemq:idemq@tcp(127.0.0.1:$mysql_port)/idemq")"; fi
+  if answers_chromium; then out="$out IDEMQ_CHROMIUM=$(printf '%q' "$(command -v chromium)")"; fi
   [ -z "$out" ] || echo "export ${out# }"
 }
 

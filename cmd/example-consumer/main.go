@@ -50,6 +50,18 @@
 // The pages: /metrics has every event of the library as Prometheus text; /healthz fails once a
 // handler hangs beyond help, so that the process is restarted; /readyz fails, and says why, while the store
 // cannot be trusted, the consumer does not receive, it drains, or a handler hangs.
+//
+// # The shop
+//
+//	go run ./cmd/example-consumer shop
+//
+// opens a small web shop on the same parts, embedded as well: a form with a one-time token, payments with an
+// Idempotency-Key, and orders that go through the outbox and the broker to a ledger. It says on start
+// what to try, and closes on SIGTERM or SIGINT.
+//
+//	--addr A        address of the pages (default "127.0.0.1:8080"); port 0 takes a free one
+//	--form-ttl D    how long a form can be sent (default 1h)
+//	--broker, --store   as above. Orders and ledger are in the database of the store; with redis, in a temporary one
 package main
 
 import (
@@ -80,6 +92,9 @@ func exit(err error) {
 
 // run is the command without the process around it.
 func run(ctx context.Context, args []string, env func(string) string, stdout, stderr io.Writer) error {
+	if len(args) > 0 && args[0] == shopName {
+		return openShop(ctx, args[1:], env, stdout, stderr)
+	}
 	c, err := parse(args, env, stderr)
 	if err != nil || c == nil {
 		return err
