@@ -432,10 +432,12 @@ status() {
     pids=''
     for m in $(members "$name"); do alive "$m" && pids="$pids $(cat "$dir/$m/pid")"; done
     if "answers_${name//-/_}"; then
-      say "$name ${pids:+answers (pid$pids)}${pids:-is installed}"
+      if [ -n "$pids" ]; then say "$name answers (pid$pids)"; else say "$name is installed"; fi
     else
       rc=3
-      if [ -n "$pids" ]; then say "$name does not answer (pid$pids); logs in $dir"; else say "$name does not run"; fi
+      if [ -n "$pids" ]; then say "$name does not answer (pid$pids); logs in $dir"
+      elif [ "$name" = chromium ]; then say "$name is not installed"
+      else say "$name does not run"; fi
     fi
   done
   return "$rc"

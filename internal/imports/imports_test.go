@@ -52,6 +52,7 @@ func TestEachRuleCatchesItsViolation(t *testing.T) {
 		"SQL drivers are the user's choice":   {"dedup/sqlstore", "modernc.org/sqlite", "must not build"},
 		"so they are below the stores":        {"internal/sqldialect", "github.com/jackc/pgx/v5", "must not build"},
 		"dialects know nothing above them":    {"internal/sqldialect", module + "/dedup", "no driver"},
+		"the browser is for tests":            {"dedup/httpdedup", "github.com/chromedp/chromedp", "must not build"},
 		"testify is for tests":                {"dedup/redisstore", "github.com/stretchr/testify/require", "must not build"},
 		"testing is for tests":                {"consumer", "testing", "flags"},
 		"so is what lies below testing":       {"brokers/kafka", "testing/iotest", "flags"},

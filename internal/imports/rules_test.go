@@ -69,7 +69,7 @@ var kinds = []kind{
 // not build them.
 var testOnly = []string{
 	"github.com/stretchr/testify", "pgregory.net/rapid", "go.uber.org/goleak",
-	"github.com/testcontainers/testcontainers-go", "github.com/Shopify/toxiproxy", "github.com/moby/moby",
+	"github.com/testcontainers/testcontainers-go", "github.com/Shopify/toxiproxy", "github.com/moby/moby", "github.com/chromedp",
 	"github.com/alicebob/miniredis", "github.com/twmb/franz-go",
 	"modernc.org/sqlite", "github.com/mattn/go-sqlite3", "github.com/jackc/pgx", "github.com/lib/pq", "github.com/go-sql-driver/mysql",
 }

@@ -3,12 +3,13 @@
 // containers where a Docker engine runs. Private ones ([StartRedis], [StartKafka], [StartRabbitMQ],
 // [StartRocketMQ], [StartPostgreSQL], [StartMySQL]) are processes of the
 // test, which it may stop, kill and start again; [NewProxy] breaks the connections to either.
-// Where a server cannot be had the test is skipped and says why; with IDEMQ_REQUIRE_SERVICES=1
-// it fails.
+// [Chromium] is the browser. Where a server or the browser cannot be had the test is skipped and says why; with
+// IDEMQ_REQUIRE_SERVICES=1 it fails.
 package testenv
 
 import (
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 )
@@ -69,6 +70,21 @@ func PostgreSQL(tb testing.TB) string {
 func MySQL(tb testing.TB) string {
 	tb.Helper()
 	return address(tb, "IDEMQ_MYSQL_DSN", "mysql", mysqlContainer)
+}
+
+// Chromium returns the path of the browser, for chromedp. Without the environment's word it is
+// looked for where commands are.
+func Chromium(tb testing.TB) string {
+	tb.Helper()
+	const variable, command = "IDEMQ_CHROMIUM", "chromium"
+	if path := os.Getenv(variable); path != "" {
+		return path
+	}
+	path, err := exec.LookPath(command)
+	if err != nil {
+		Missing(tb, variable+" is not set, and "+command+` is not installed: scripts/services.sh start chromium; eval "$(scripts/services.sh env)"`)
+	}
+	return path
 }
 
 // Missing skips the test for want of a server, or fails it where all servers are required.

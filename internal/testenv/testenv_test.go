@@ -251,6 +251,7 @@ func TestMissingServerFailsWhereServersAreRequired(t *testing.T) {
 	t.Setenv("IDEMQ_POSTGRES_DSN", "")
 	t.Setenv("IDEMQ_MYSQL_DSN", "")
 	t.Setenv("IDEMQ_ROCKETMQ_LIB", "")
+	t.Setenv("IDEMQ_CHROMIUM", "")
 	t.Setenv("PATH", t.TempDir())
 	for name, get := range map[string]func(testing.TB){
 		"cluster":      func(tb testing.TB) { testenv.RedisCluster(tb) },
@@ -260,6 +261,7 @@ func TestMissingServerFailsWhereServersAreRequired(t *testing.T) {
 		"own rocketmq": func(tb testing.TB) { testenv.StartRocketMQ(tb) },
 		"postgres":     func(tb testing.TB) { testenv.PostgreSQL(tb) },
 		"mysql":        func(tb testing.TB) { testenv.MySQL(tb) },
+		"browser":      func(tb testing.TB) { testenv.Chromium(tb) },
 	} {
 		f := ask(get)
 		require.Contains(t, f.failed, "scripts/services.sh start", name)
@@ -268,6 +270,8 @@ func TestMissingServerFailsWhereServersAreRequired(t *testing.T) {
 }
 
 func TestAddressesComeFromTheEnvironment(t *testing.T) {
+	t.Setenv("IDEMQ_CHROMIUM", "/opt/chromium")
+	require.Equal(t, "/opt/chromium", testenv.Chromium(t))
 	t.Setenv("IDEMQ_KAFKA_BROKERS", "a:1,b:2")
 	require.Equal(t, []string{"a:1", "b:2"}, testenv.Kafka(t))
 }

@@ -16,8 +16,9 @@ type form struct {
 	Token       string
 }
 
-// showForm may be kept by the browser, so that its back button brings the same form with the same token. A form that is
-// fetched anew has another token, and is another order.
+// showForm may be kept by the browser, so that its back button brings the same form with the same token: a form that is
+// fetched anew has another token, and is another order. So it is sent to another path than its own, since a
+// browser forgets what it has of a path that it posts to.
 func (s *Shop) showForm(w http.ResponseWriter, r *http.Request) {
 	token, err := s.forms.Issue(r.Context(), customerOf(r))
 	switch {

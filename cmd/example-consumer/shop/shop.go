@@ -120,7 +120,7 @@ func (s *Shop) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /{$}", http.RedirectHandler("/checkout", http.StatusFound))
 	mux.HandleFunc("GET /checkout", s.showForm)
-	mux.HandleFunc("POST /checkout", s.takeForm)
+	mux.HandleFunc("POST /orders", s.takeForm)
 	mux.Handle("POST /payments", s.payments(http.HandlerFunc(s.takePayment)))
 	mux.HandleFunc("GET /ledger", s.showLedger)
 	mux.Handle("GET /page/", http.FileServerFS(files))
