@@ -61,6 +61,7 @@
 //
 //	--addr A        address of the pages (default "127.0.0.1:8080"); port 0 takes a free one
 //	--form-ttl D    how long a form can be sent (default 1h)
+//	--topic, --group   of the orders (default "shop-orders" and "shop")
 //	--broker, --store   as above. Orders and ledger are in the database of the store; with redis, in a temporary one
 package main
 

@@ -24,11 +24,6 @@ type shopConfig struct {
 	formTTL time.Duration
 }
 
-const (
-	shopTopic = "shop-orders"
-	shopGroup = "shop"
-)
-
 // parseShop returns nil and no error where only the usage was asked for.
 func parseShop(args []string, env func(string) string, stderr io.Writer) (*shopConfig, error) {
 	c := &shopConfig{}
@@ -36,6 +31,8 @@ func parseShop(args []string, env func(string) string, stderr io.Writer) (*shopC
 	f.SetOutput(stderr)
 	f.StringVar(&c.addr, "addr", "127.0.0.1:8080", "address of the pages; port 0 takes a free one")
 	f.DurationVar(&c.formTTL, "form-ttl", time.Hour, "how long a form can be sent")
+	f.StringVar(&c.topic, "topic", "shop-orders", "topic, or queue, of the orders")
+	f.StringVar(&c.group, "group", "shop", "consumer group of the ledger; RabbitMQ has none")
 	broker := f.String("broker", "", "a real broker: "+strings.Join(kindNames(), ", ")+"; default: embedded")
 	store := f.String("store", "", "a real store: "+storeNames()+"; default: embedded")
 	if err := f.Parse(args); err != nil {
@@ -62,12 +59,12 @@ func openShop(ctx context.Context, args []string, env func(string) string, stdou
 	}
 	defer e.close() // its folder is a temporary one
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	parts, closeParts, err := shopParts(ctx, e.servers, log)
+	c.servers = e.servers
+	parts, closeParts, err := c.parts(ctx, log)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeParts()) }()
-	parts.FormTTL = c.formTTL
 	s, err := shop.New(ctx, *parts)
 	if err != nil {
 		return err
@@ -80,9 +77,9 @@ func openShop(ctx context.Context, args []string, env func(string) string, stdou
 	return s.Run(ctx, l)
 }
 
-// shopParts opens what the shop is built on. The orders are in the servers' database, and
+// parts opens what the shop is built on. The orders are in the servers' database, and
 // so are tokens and keys, unless the store is Redis.
-func shopParts(ctx context.Context, at servers, log *slog.Logger) (p *shop.Parts, closeAll func() error, err error) {
+func (c *shopConfig) parts(ctx context.Context, log *slog.Logger) (p *shop.Parts, closeAll func() error, err error) {
 	var closers []func() error
 	closeAll = func() error {
 		var errs []error
@@ -96,29 +93,35 @@ func shopParts(ctx context.Context, at servers, log *slog.Logger) (p *shop.Parts
 			err = errors.Join(err, closeAll())
 		}
 	}()
-	b, err := at.broker()
+	b, err := c.servers.broker()
 	if err != nil {
 		return nil, nil, err
 	}
 	closers = append(closers, func() error { b.close(); return nil })
-	db, err := at.openDB()
+	db, err := c.servers.openDB()
 	if err != nil {
 		return nil, nil, err
 	}
 	closers = append(closers, db.Close)
-	open := at.openNamed
-	if at.Store == "" {
-		open = at.openTx
+	open := c.servers.openNamed
+	if c.servers.Store == "" {
+		open = c.servers.openTx
 	}
 	store, err := open(ctx, "", log)
 	if err != nil {
 		return nil, nil, err
 	}
 	closers = append(closers, store.close)
-	if err = b.create(ctx, shopTopic, shopGroup); err != nil {
-		return nil, nil, err
+	topics := []string{c.topic}
+	if c.servers.Kind == kafkaName {
+		topics = append(topics, c.topic+".dlt") // its dead letters'; the other brokers' are made by themselves
 	}
-	source, err := b.open(shopTopic, shopGroup, log)
+	for _, topic := range topics {
+		if err = b.create(ctx, topic, c.group); err != nil {
+			return nil, nil, err
+		}
+	}
+	source, err := b.open(c.topic, c.group, log)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -128,7 +131,8 @@ func shopParts(ctx context.Context, at servers, log *slog.Logger) (p *shop.Parts
 	}
 	closers = append(closers, publisher.Close)
 	return &shop.Parts{
-		DB: db, Dialect: at.Dialect, Store: store.Store, Topic: shopTopic, Publisher: publisher, Source: source, Logger: log,
+		DB: db, Dialect: c.servers.Dialect, Store: store.Store, Topic: c.topic, Publisher: publisher, Source: source,
+		FormTTL: c.formTTL, Logger: log,
 	}, closeAll, nil
 }
 

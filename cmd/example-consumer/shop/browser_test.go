@@ -42,6 +42,7 @@ func TestWhatABrowserSendsTwiceIsOrderedOnce(t *testing.T) {
 			v.do(chromedp.Click(button), chromedp.WaitVisible(thanks))
 			v.do(chromedp.Reload(), chromedp.WaitVisible(already))
 			v.await(2)
+			v.screenshot("shop-reload.png")
 		}},
 		{"back and once more", 1, func(v *tab) {
 			token := v.checkout()
@@ -86,7 +87,6 @@ func TestWhatABrowserSendsTwiceIsOrderedOnce(t *testing.T) {
 			}
 		})
 	}
-	s.visitor(t, chromium).screenshotOf("/ledger", "shop-ledger.png")
 }
 
 // What the cases look at.

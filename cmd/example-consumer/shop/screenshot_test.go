@@ -21,11 +21,3 @@ func (v *tab) screenshot(name string) {
 	require.Less(v.T, len(png), 150_000)
 	require.NoError(v.T, os.WriteFile(filepath.Join("../../../docs", name), png, 0o644))
 }
-
-func (v *tab) screenshotOf(path, name string) {
-	v.T.Helper()
-	if os.Getenv(screenshotVar) != "" {
-		v.do(chromedp.Navigate(v.url+path), chromedp.WaitVisible("main"))
-		v.screenshot(name)
-	}
-}

@@ -33,14 +33,19 @@ const topic = "shop-orders"
 // site is a shop on an embedded Kafka and a SQLite database, open as long as the test runs.
 type site struct {
 	*testing.T
-	shop  *shop.Shop
-	url   string
-	db    *sql.DB
-	store *sqlstore.Store // of its tokens and keys
-	sent  submissions
+	shop      *shop.Shop
+	url       string // of its pages, behind sent
+	db        *sql.DB
+	store     *sqlstore.Store // of its tokens and keys
+	publisher *kafka.Publisher
+	sent      submissions
+
+	own   string // its own address, which close shuts
+	close func() error
 }
 
-func openSite(t *testing.T) *site {
+// openSite opens it with the parts as change makes them.
+func openSite(t *testing.T, change ...func(p *shop.Parts)) *site {
 	t.Helper()
 	s := &site{T: t, sent: submissions{arrived: make(chan string, 100), over: t.Context().Done()}}
 	s.openDatabase()
@@ -49,16 +54,20 @@ func openSite(t *testing.T) *site {
 	require.NoError(t, err)
 	t.Cleanup(cluster.Close)
 	at := kafka.Cluster{Brokers: cluster.ListenAddrs()}
-	publisher, err := kafka.NewPublisher(at, nil)
+	s.publisher, err = kafka.NewPublisher(at, nil)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, publisher.Close()) })
+	t.Cleanup(func() { require.NoError(t, s.publisher.Close()) })
 	quiet := slog.New(slog.DiscardHandler)
 	source, err := kafka.NewSource(at, "shop", []string{topic}, &kafka.SourceOptions{Logger: quiet})
 	require.NoError(t, err)
-	s.shop, err = shop.New(t.Context(), shop.Parts{
-		DB: s.db, Dialect: sqlstore.SQLite, Store: s.store, Topic: topic, Publisher: publisher, Source: source,
+	parts := shop.Parts{
+		DB: s.db, Dialect: sqlstore.SQLite, Store: s.store, Topic: topic, Publisher: s.publisher, Source: source,
 		FormTTL: time.Hour, Logger: quiet,
-	})
+	}
+	for _, f := range change {
+		f(&parts)
+	}
+	s.shop, err = shop.New(t.Context(), parts)
 	require.NoError(t, err)
 	s.run()
 	s.sent.next = s.shop.Handler()
@@ -80,18 +89,20 @@ func (s *site) openDatabase() {
 	require.NoError(s, s.store.Migrate(s.Context()))
 }
 
-// run lets relay and ledger work until the test ends.
+// run opens the shop until the test ends.
 func (s *site) run() {
 	s.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(s, err)
-	ctx, closeShop := context.WithCancel(context.Background())
+	s.own = "http://" + l.Addr().String()
+	ctx, cancel := context.WithCancel(context.Background())
 	closed := make(chan error, 1)
 	go func() { closed <- s.shop.Run(ctx, l) }()
-	s.Cleanup(func() {
-		closeShop()
-		require.NoError(s, <-closed)
+	s.close = sync.OnceValue(func() error {
+		cancel()
+		return <-closed
 	})
+	s.Cleanup(func() { require.NoError(s, s.close()) })
 }
 
 // count is how many rows a table has.

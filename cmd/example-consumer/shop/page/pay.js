@@ -17,7 +17,5 @@ document.getElementById("pay-twice").addEventListener("click", async () => {
   const form = new FormData(document.getElementById("form"));
   const order = {item: form.get("item"), quantity: form.get("quantity")};
   const key = crypto.randomUUID();
-  for (const answer of await Promise.all([pay(key, order), pay(key, order)])) {
-    show(answer);
-  }
+  await Promise.all([pay(key, order).then(show), pay(key, order).then(show)]);
 });
