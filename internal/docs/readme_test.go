@@ -12,7 +12,7 @@ import (
 func TestProgramsOfTheReadmeAreThoseThatCompile(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
 	require.NoError(t, err)
-	for _, name := range []string{"quickstart", "inbox"} {
+	for _, name := range []string{"quickstart", "inbox", "web"} {
 		program, err := os.ReadFile(name + "/main.go")
 		require.NoError(t, err)
 		require.Contains(t, string(readme), "```go\n"+strings.TrimSpace(string(program))+"\n```", name)
@@ -29,5 +29,6 @@ func TestCommandsOfTheReadmeExist(t *testing.T) {
 		require.Contains(t, string(makefile), "\n"+target+":")
 	}
 	require.Contains(t, string(readme), "go run ./cmd/example-consumer")
+	require.Contains(t, string(readme), "go run ./cmd/example-consumer shop")
 	require.DirExists(t, "../../cmd/example-consumer")
 }
