@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"strings"
 	"testing"
 
@@ -86,6 +87,24 @@ var requestCases = []scenario{
 		})
 		s.ran(1)
 		e.noRecord("abc")
+	}},
+	{"RefusalOfALongBodyLeavesTheConnectionOpen", func(e *env) {
+		g := newGate(e)
+		s := e.site(g.created, nil)
+		body := strings.Repeat("x", 400<<10)
+		first := s.inBackground(e.Context(), "abc", body)
+		<-g.begun
+		reused := false
+		connection := func(r *http.Request) {
+			*r = *r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+				GotConn: func(c httptrace.GotConnInfo) { reused = c.Reused },
+			}))
+		}
+		s.must(409, "abc", body, connection)
+		s.must(409, "abc", body, connection)
+		require.True(e, reused)
+		g.letGo()
+		require.Equal(e, 201, (<-first).status)
 	}},
 	{"TruncatedBodyIsRefusedAndLeavesNoRecord", func(e *env) {
 		s := e.site(created, nil)

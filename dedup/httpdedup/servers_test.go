@@ -3,6 +3,12 @@ package httpdedup_test
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,6 +16,7 @@ import (
 
 	"github.com/idemq/idemq/dedup"
 	"github.com/idemq/idemq/dedup/deduptest"
+	"github.com/idemq/idemq/dedup/httpdedup"
 	"github.com/idemq/idemq/dedup/redisstore"
 	"github.com/idemq/idemq/dedup/tierstore"
 	"github.com/idemq/idemq/internal/testenv"
@@ -135,11 +142,29 @@ func TestRedisInFrontGrantsNothing(t *testing.T) {
 func TestKeysOfOneClientTakeMemoryForTheRetentionOnly(t *testing.T) {
 	m, client := mini(t)
 	e := &env{T: t, store: redisstore.New(client, nil), app: "test"}
-	s := e.site(created, nil)
-	for i := range 500 {
-		s.must(201, fmt.Sprint("key-", i), "order")
+	idempotent, err := httpdedup.Middleware(e.guard(nil), "shop", user, nil)
+	require.NoError(t, err)
+	handler := idempotent(http.HandlerFunc(created))
+	keys := 2000
+	if os.Getenv("IDEMQ_CHAOS_FULL") == "1" {
+		keys = 1_000_000
 	}
-	require.Len(t, m.Keys(), 500, "one record for each key, and nothing beside it")
+	var all sync.WaitGroup
+	var next, refused atomic.Int64
+	for range 64 {
+		all.Go(func() {
+			for i := next.Add(1); i <= int64(keys); i = next.Add(1) {
+				w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/orders", strings.NewReader("order"))
+				r.Header.Set("Idempotency-Key", fmt.Sprint("key-", i))
+				if handler.ServeHTTP(w, r); w.Code != 201 {
+					refused.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.Zero(t, refused.Load())
+	require.Len(t, m.Keys(), keys, "one record for each key, and nothing beside it")
 	m.FastForward(24*time.Hour + time.Second)
 	require.Empty(t, m.Keys())
 }
