@@ -172,7 +172,11 @@ func TestClosingShopAnswersWhoWasBeingServed(t *testing.T) {
 		a, _ := ann.try(http.MethodPost, s.own+"/payments", espresso(""), func(r *http.Request) { r.Header.Set("Idempotency-Key", "key") })
 		answered <- a
 	}()
-	<-begun
+	select {
+	case <-begun:
+	case a := <-answered:
+		t.Fatal("answered without the store's word: ", a.body)
+	}
 	closed := make(chan error, 1)
 	go func() { closed <- s.close() }()
 	require.Eventually(t, func() bool { _, err := ann.try(http.MethodGet, s.own+"/ledger", nil); return err != nil }, eventually, pollPause)
