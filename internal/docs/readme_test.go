@@ -3,6 +3,8 @@ package docs
 
 import (
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -17,6 +19,23 @@ func TestProgramsOfTheReadmeAreThoseThatCompile(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, string(readme), "```go\n"+strings.TrimSpace(string(program))+"\n```", name)
 	}
+}
+
+func TestPicturesOfTheDocsAreThereAndSmall(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/*.md")
+	require.NoError(t, err)
+	found := 0
+	for _, page := range append(pages, "../../README.md") {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		for _, picture := range regexp.MustCompile(`!\[[^]]+\]\(([^)]+)\)`).FindAllStringSubmatch(string(text), -1) {
+			info, err := os.Stat(filepath.Join(filepath.Dir(page), picture[1]))
+			require.NoError(t, err, page)
+			require.Less(t, info.Size(), int64(150_000), picture[1])
+			found++
+		}
+	}
+	require.Equal(t, 3, found)
 }
 
 func TestCommandsOfTheReadmeExist(t *testing.T) {

@@ -100,7 +100,7 @@ const (
 func startChromium(t *testing.T) (browser context.Context) {
 	t.Helper()
 	allocator, stop := chromedp.NewExecAllocator(context.Background(), append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(testenv.Chromium(t)), chromedp.WSURLReadTimeout(eventually), chromedp.WindowSize(820, 900),
+		chromedp.ExecPath(testenv.Chromium(t)), chromedp.WSURLReadTimeout(eventually), chromedp.WindowSize(820, 700),
 		// Going back to a page that is still alive raises no event of its loading. As after some minutes, it is taken from the disk.
 		chromedp.Flag("disable-features", "Translate,BackForwardCache"))...)
 	t.Cleanup(stop)

@@ -104,7 +104,7 @@ func (s *site) requireBooked(n int) {
 	require.Equal(s, n, s.count("shop_ledger"))
 }
 
-// troubles requires an error page.
+// requireTrouble requires an error page.
 func requireTrouble(t *testing.T, status int, name string, a answer) {
 	t.Helper()
 	require.Equal(t, name, a.trouble(), a.body)

@@ -71,7 +71,7 @@ var (
 	}
 	outOfReach = trouble{
 		http.StatusServiceUnavailable, "out-of-reach", "Something of ours cannot be reached",
-		"We cannot say yet whether your order was placed. Send the same form again: it will be one order.",
+		"If you have just sent a form, send it again, by your browser's back button: it will be one order.",
 		"Look at the ledger", "/ledger",
 	}
 	nowhere = trouble{
