@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -16,6 +18,16 @@ func demo(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 	s := newSchedule(c.seed, c.orders)
 	log := newProgress(stderr)
 	log.say("%d orders, %d messages, seed %d; children are killed at %d points", len(s.orders), len(s.published), c.seed, len(s.kills))
+	var folder string // of the outboxes
+	if c.outbox {
+		log.say("%d transactions, of which %d are rolled back; relays are killed at %d points", len(s.requests), len(s.declined), len(s.relayKills))
+		var err error
+		if folder, err = os.MkdirTemp("", "idemq-example-outbox-"); err != nil {
+			return err
+		}
+		defer os.RemoveAll(folder)
+		s = s.throughOutbox()
+	}
 	var out io.Writer
 	if c.verbose {
 		out = &tail{also: stderr}
@@ -30,6 +42,11 @@ func demo(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 		newTrial(setnxSubject, name+"-setnx", s, c.servers, b, log, out),
 		newTrial(idemqSubject, name+"-idemq", s, c.servers, b, log, out),
 		newTrial(txSubject, name+"-tx", s, c.servers, b, log, out),
+	}
+	for _, t := range trials {
+		if c.outbox {
+			t.dsn = sqliteDSN(filepath.Join(folder, t.topic+".db"))
+		}
 	}
 	errs := make([]error, len(trials))
 	ctx, cancel := context.WithCancel(ctx)
@@ -71,7 +88,11 @@ func conclude(trials []*trial, asJSON bool, stdout io.Writer) error {
 	var columns []tally
 	var wrong []string
 	for _, t := range trials {
-		columns = append(columns, t.director.ledger.tally(t.subject))
+		column := t.director.ledger.tally(t.subject)
+		if column.Outbox = t.passage; t.passage != nil {
+			wrong = append(wrong, t.passage.check(t.plan)...)
+		}
+		columns = append(columns, column)
 		switch t.subject {
 		case idemqSubject, txSubject:
 			wrong = append(wrong, t.director.ledger.check(t.plan)...)

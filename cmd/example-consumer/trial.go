@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/idemq/idemq/consumer"
+	"github.com/idemq/idemq/outbox"
 )
 
 const (
@@ -26,6 +27,7 @@ const (
 // trial is the run of one subject.
 type trial struct {
 	children
+	relaying
 	plan     *schedule
 	servers  servers
 	broker   broker
@@ -55,7 +57,14 @@ func (t *trial) run(ctx context.Context) error {
 		return err
 	}
 	t.report = "http://" + l.Addr().String()
-	server := &http.Server{Handler: t.director}
+	mux := http.NewServeMux()
+	mux.Handle("/", t.director)
+	if err := t.openDesk(ctx, mux); err != nil {
+		l.Close()
+		return err
+	}
+	defer t.closeDesk()
+	server := &http.Server{Handler: mux}
 	go func() { _ = server.Serve(l) }()
 	defer server.Close()
 	defer t.director.end()
@@ -70,6 +79,9 @@ func (t *trial) run(ctx context.Context) error {
 		return fmt.Errorf("%s: %w", t.subject, err)
 	}
 	if err := t.countEffects(ctx); err != nil {
+		return err
+	}
+	if err := t.countPassage(ctx); err != nil {
 		return err
 	}
 	return t.readDeadLetters(ctx)
@@ -106,12 +118,19 @@ func (t *trial) countEffects(ctx context.Context) error {
 	})
 }
 
-// publish spreads the schedule over a few seconds, so that kills, too, are spread.
+// publish sends the schedule, or leaves that to relays.
 func (t *trial) publish(ctx context.Context) error {
+	if t.desk != nil {
+		return spread(ctx, t.plan.requests, t.takeOrders)
+	}
+	return spread(ctx, t.plan.messages(t.topic), func(ctx context.Context, ms []outbox.Message) error { return publish(ctx, t.broker, ms) })
+}
+
+// spread hands all on over a few seconds, so that kills, too, are spread.
+func spread[T any](ctx context.Context, all []T, handOn func(context.Context, []T) error) error {
 	const parts, pause = 16, 500 * time.Millisecond
-	ms := t.plan.messages(t.topic)
 	for i := range parts {
-		if err := publish(ctx, t.broker, ms[i*len(ms)/parts:(i+1)*len(ms)/parts]); err != nil {
+		if err := handOn(ctx, all[i*len(all)/parts:(i+1)*len(all)/parts]); err != nil {
 			return err
 		}
 		select {
@@ -138,6 +157,9 @@ func (t *trial) consume(ctx context.Context) error {
 	for range childrenAtOnce {
 		keep(assignment{Subject: t.subject, Report: t.report, Servers: t.servers, Topic: t.topic, Group: t.topic}, t.director.killed)
 	}
+	if t.desk != nil {
+		keep(assignment{Subject: relayRole, Report: t.report + relayPath, Servers: t.servers, Outbox: t.dsn}, t.relays.killed)
+	}
 	err := t.publish(ctx)
 	if err == nil {
 		err = t.awaitEnd(ctx)
@@ -159,13 +181,15 @@ func (t *trial) awaitEnd(ctx context.Context) error {
 	var left int64 = -1
 	var last error
 	for {
+		waiting, err := t.unrelayed(ctx) // before the copies, of which the last ones may come now
 		open := t.director.ledger.unsettled()
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w (%d copies are not acknowledged, the broker has %d)", errors.Join(context.Cause(ctx), last), open, left)
+			return fmt.Errorf("%w (%d messages are not relayed, %d copies are not acknowledged, the broker has %d)",
+				errors.Join(context.Cause(ctx), last, err), waiting, open, left)
 		case <-time.After(100 * time.Millisecond):
 		}
-		if open > 0 {
+		if waiting > 0 || open > 0 || err != nil {
 			continue
 		}
 		if left, last = t.broker.left(ctx, t.topic, t.topic); last == nil && left == 0 {
