@@ -111,6 +111,9 @@ func (l *ledger) settle(at place) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.settled[at] = true
+	if at != 0 {
+		l.published[at] = true // although a relay may never have heard so
+	}
 }
 
 // unsettled is how many copies were never acknowledged.
