@@ -43,11 +43,21 @@ func demo(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 		newTrial(idemqSubject, name+"-idemq", s, c.servers, b, log, out),
 		newTrial(txSubject, name+"-tx", s, c.servers, b, log, out),
 	}
-	for _, t := range trials {
-		if c.outbox {
+	if c.outbox {
+		for _, t := range trials {
 			t.dsn = sqliteDSN(filepath.Join(folder, t.topic+".db"))
 		}
 	}
+	err = runAll(ctx, trials, log)
+	cleanUp(ctx, trials, log)
+	if err != nil {
+		return err
+	}
+	return conclude(trials, c.json, stdout)
+}
+
+// runAll runs trials side by side.
+func runAll(ctx context.Context, trials []*trial, log *progress) error {
 	errs := make([]error, len(trials))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -62,11 +72,7 @@ func demo(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 		})
 	}
 	all.Wait()
-	cleanUp(ctx, trials, log)
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	return conclude(trials, c.json, stdout)
+	return errors.Join(errs...)
 }
 
 // cleanUp removes topics and queues and the table of effects; what the stores remember expires.
@@ -90,7 +96,9 @@ func conclude(trials []*trial, asJSON bool, stdout io.Writer) error {
 	for _, t := range trials {
 		column := t.director.ledger.tally(t.subject)
 		if column.Outbox = t.passage; t.passage != nil {
-			wrong = append(wrong, t.passage.check(t.plan)...)
+			for _, w := range t.passage.check(t.plan) {
+				wrong = append(wrong, t.subject+": "+w)
+			}
 		}
 		columns = append(columns, column)
 		switch t.subject {

@@ -37,6 +37,15 @@ func TestPassageThatDoesNotAddUpSaysWhy(t *testing.T) {
 	}
 }
 
+func TestRunWhosePassageDoesNotAddUpFails(t *testing.T) {
+	var out bytes.Buffer
+	run := &trial{children: children{subject: setnxSubject}, plan: relayedPlan(), director: &director{ledger: faultless("")}}
+	run.passage = relayedWell()
+	require.NoError(t, conclude([]*trial{run}, false, &out))
+	run.passage.Relayed--
+	require.ErrorContains(t, conclude([]*trial{run}, false, &out), "setnx loop: outbox: 6 messages are committed, and 5 relayed")
+}
+
 func TestTableBeginsWithThePassage(t *testing.T) {
 	cs := columns(3)
 	for i := range cs {
