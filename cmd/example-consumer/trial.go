@@ -171,7 +171,10 @@ func (t *trial) consume(ctx context.Context) error {
 	killer := time.AfterFunc(stopTimeout, func() { cancel(fmt.Errorf("a child did not end within %v of SIGTERM", stopTimeout)) })
 	defer killer.Stop()
 	all.Wait()
-	return context.Cause(ctx)
+	if cause := context.Cause(ctx); !errors.Is(err, cause) {
+		return cause
+	}
+	return err // says how far it came, too
 }
 
 // awaitEnd asks the broker itself, too: what was acknowledged by a child that was then killed comes
