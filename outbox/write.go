@@ -2,9 +2,9 @@ package outbox
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
+	"reflect"
 
 	"github.com/idemq/idemq/internal/sqldialect"
 )
@@ -122,24 +122,29 @@ func (o *Outbox) explainWrite(entries []entry, err error) error {
 	return fmt.Errorf("one of the messages with IDs %q to %q: %w: %w", entries[0].id, entries[len(entries)-1].id, ErrConflict, err)
 }
 
-// What tells a pool and a connection from a transaction; *sql.Tx and *sqlx.Tx have neither method.
+// What tells a transaction and a connection from a pool.
 type (
-	beginner interface {
-		BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
+	committer interface {
+		Commit() error
+		Rollback() error
 	}
 	connection interface{ Raw(f func(any) error) error }
 )
 
 // inTransaction refuses what is no transaction. A connection is asked, for somebody may have begun one
-// on it by a statement.
+// on it by a statement. A pool is known by its BeginTx, whatever that returns: gorm's pool of prepared statements has
+// a type of its own for it. That a transaction may have one, too, for savepoints, is why it is asked first.
 func (o *Outbox) inTransaction(ctx context.Context, tx Tx) error {
 	if tx == nil {
 		return fmt.Errorf("tx is nil: %w", ErrNoTransaction)
 	}
+	if _, ok := tx.(committer); ok {
+		return nil
+	}
 	if _, ok := tx.(connection); ok {
 		return o.connInTransaction(ctx, tx)
 	}
-	if _, ok := tx.(beginner); ok {
+	if reflect.ValueOf(tx).MethodByName("BeginTx").IsValid() {
 		return fmt.Errorf("a %T: %w: the message would be there whether or not your rows are; pass what BeginTx returned", tx, ErrNoTransaction)
 	}
 	return nil

@@ -23,6 +23,7 @@ type assignment struct {
 	Servers servers `json:"servers"`
 	Topic   string  `json:"topic"`
 	Group   string  `json:"group"`
+	Outbox  string  `json:"outbox"` // of a relay: its database
 }
 
 // The subjects.
@@ -30,6 +31,8 @@ const (
 	setnxSubject = "setnx loop"
 	idemqSubject = "idemq"
 	txSubject    = "idemq in tx"
+
+	relayRole = "relay" // of each subject, with --outbox
 )
 
 // All subjects have the same short timeouts, so that the run is short: what is left by a killed child
@@ -63,6 +66,8 @@ func runAsChild() (ran bool, err error) {
 		return true, runSETNX(ctx, &a, rep, log)
 	case idemqSubject, txSubject:
 		return true, runIdemq(ctx, &a, rep, log)
+	case relayRole:
+		return true, runRelay(ctx, &a, rep, log)
 	}
 	return true, fmt.Errorf("%s: unknown subject %q", childVar, a.Subject)
 }

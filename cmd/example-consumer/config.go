@@ -18,6 +18,7 @@ type config struct {
 	orders  int
 	json    bool
 	verbose bool
+	outbox  bool
 
 	topic, group, listen string
 	concurrency, produce int
@@ -37,6 +38,7 @@ func parse(args []string, env func(string) string, stderr io.Writer) (*config, e
 	f.IntVar(&c.orders, "orders", 200, "orders in the demonstration")
 	f.BoolVar(&c.json, "json", false, "print the table as JSON, alone on stdout")
 	f.BoolVar(&c.verbose, "verbose", false, "show what the children log")
+	f.BoolVar(&c.outbox, "outbox", false, "write the orders with the outbox, and kill its relays, too")
 	broker := f.String("broker", "", "a real broker: "+strings.Join(kindNames(), ", ")+"; default: embedded")
 	store := f.String("store", "", "a real store: "+storeNames()+"; default: embedded")
 	serve := f.Bool("serve", false, "with --broker and --store: be a service there instead of running the demonstration")
@@ -94,6 +96,8 @@ func (c *config) check() error {
 		return fmt.Errorf("--produce %d is negative", c.produce)
 	case c.service && c.servers.Kind == "":
 		return errors.New("--serve and --produce need --broker and --store")
+	case c.service && c.outbox:
+		return errors.New("--outbox is for the demonstration; leave it out with --serve and --produce")
 	case c.work < 0 || c.drain < 0:
 		return fmt.Errorf("--work %v or --drain %v is negative", c.work, c.drain)
 	}

@@ -33,6 +33,7 @@ func TestCommandLineErrorsSayWhatThereIs(t *testing.T) {
 		{"other tier", []string{"--broker", "kafka", "--store", "tier"}, map[string]string{brokersVar: "k:9092", postgresVar.name: "p"}, "--store tier: IDEMQ_REDIS_ADDR is not set; set it to host:port"},
 		{"too few orders", []string{"--orders", "19"}, nil, "--orders 19 is below 20, too few for a failure and a kill of each kind"},
 		{"produce to nowhere", []string{"--produce", "3"}, nil, "--serve and --produce need --broker and --store"},
+		{"outbox of a service", []string{"--broker", "kafka", "--store", "redis", "--serve", "--outbox"}, both, "--outbox is for the demonstration; leave it out with --serve and --produce"},
 		{"negative work", []string{"--work", "-1s"}, nil, "--work -1s or --drain 25s is negative"},
 		{"argument", []string{"demo"}, nil, `unexpected argument "demo"; there are only flags, see --help`},
 	} {

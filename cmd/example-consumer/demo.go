@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -16,6 +18,16 @@ func demo(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 	s := newSchedule(c.seed, c.orders)
 	log := newProgress(stderr)
 	log.say("%d orders, %d messages, seed %d; children are killed at %d points", len(s.orders), len(s.published), c.seed, len(s.kills))
+	var folder string // of the outboxes
+	if c.outbox {
+		log.say("%d transactions, of which %d are rolled back; relays are killed at %d points", len(s.requests), len(s.declined), len(s.relayKills))
+		var err error
+		if folder, err = os.MkdirTemp("", "idemq-example-outbox-"); err != nil {
+			return err
+		}
+		defer os.RemoveAll(folder)
+		s = s.throughOutbox()
+	}
 	var out io.Writer
 	if c.verbose {
 		out = &tail{also: stderr}
@@ -31,6 +43,21 @@ func demo(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 		newTrial(idemqSubject, name+"-idemq", s, c.servers, b, log, out),
 		newTrial(txSubject, name+"-tx", s, c.servers, b, log, out),
 	}
+	if c.outbox {
+		for _, t := range trials {
+			t.dsn = sqliteDSN(filepath.Join(folder, t.topic+".db"))
+		}
+	}
+	err = runAll(ctx, trials, log)
+	cleanUp(ctx, trials, log)
+	if err != nil {
+		return err
+	}
+	return conclude(trials, c.json, stdout)
+}
+
+// runAll runs trials side by side.
+func runAll(ctx context.Context, trials []*trial, log *progress) error {
 	errs := make([]error, len(trials))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -45,11 +72,7 @@ func demo(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 		})
 	}
 	all.Wait()
-	cleanUp(ctx, trials, log)
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	return conclude(trials, c.json, stdout)
+	return errors.Join(errs...)
 }
 
 // cleanUp removes topics and queues and the table of effects; what the stores remember expires.
@@ -71,7 +94,13 @@ func conclude(trials []*trial, asJSON bool, stdout io.Writer) error {
 	var columns []tally
 	var wrong []string
 	for _, t := range trials {
-		columns = append(columns, t.director.ledger.tally(t.subject))
+		column := t.director.ledger.tally(t.subject)
+		if column.Outbox = t.passage; t.passage != nil {
+			for _, w := range t.passage.check(t.plan) {
+				wrong = append(wrong, t.subject+": "+w)
+			}
+		}
+		columns = append(columns, column)
 		switch t.subject {
 		case idemqSubject, txSubject:
 			wrong = append(wrong, t.director.ledger.check(t.plan)...)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +26,9 @@ func demonstrate(t *testing.T, env map[string]string, args ...string) (columns m
 	var all []tally
 	require.NoError(t, json.Unmarshal(out.Bytes(), &all), "stdout has nothing but JSON")
 	require.Len(t, all, 3)
+	for _, c := range all {
+		require.Equal(t, slices.Contains(args, "--outbox"), c.Outbox != nil)
+	}
 	columns = make(map[string]tally)
 	for _, c := range all {
 		columns[c.Subject] = c
@@ -65,9 +69,29 @@ func requireDemonstrated(t *testing.T, columns map[string]tally, progress string
 	require.GreaterOrEqual(t, once.TakenOver, 2*kills)
 	require.Equal(t, kills, lines(progress, txSubject+": kill -9", inWindow.String()))
 	for subject, c := range columns {
-		require.Equal(t, naive.Published, c.Published)
-		require.Equal(t, 3*kills, lines(progress, subject+": kill -9"), "the same kills for all")
+		if c.Outbox == nil {
+			require.Equal(t, naive.Published, c.Published)
+		} else {
+			requireRelayed(t, &c, lines(progress, subject+": kill -9", beforeWriteBack.String()))
+		}
+		for _, p := range []point{beforeEffect, inWindow, beforeAck} {
+			require.Equal(t, kills, lines(progress, subject+": kill -9", p.String()), "the same kills for all")
+		}
 	}
+}
+
+// requireRelayed: each kill before the write-back has a batch published again, nothing else has, and no consumer takes
+// one of these copies for work.
+func requireRelayed(t *testing.T, c *tally, kills int) {
+	t.Helper()
+	p := c.Outbox
+	require.Positive(t, kills)
+	require.Positive(t, p.RolledBack)
+	require.Zero(t, p.RolledBackSeen)
+	require.Equal(t, p.Committed, p.Relayed)
+	require.GreaterOrEqual(t, p.RelayedTwice, kills)
+	require.LessOrEqual(t, p.RelayedTwice, kills*relayBatch)
+	require.Equal(t, p.Relayed+p.RelayedTwice, c.Published)
 }
 
 func TestDemonstrationAddsUp(t *testing.T) {
@@ -77,6 +101,19 @@ func TestDemonstrationAddsUp(t *testing.T) {
 			columns, progress := demonstrate(t, nil, "--seed", fmt.Sprint(seed))
 			requireDemonstrated(t, columns, progress, 3)
 		})
+	}
+}
+
+func TestDemonstrationThroughTheOutboxAddsUp(t *testing.T) {
+	t.Parallel()
+	columns, progress := demonstrate(t, nil, "--outbox", "--seed", "1")
+	requireDemonstrated(t, columns, progress, 3)
+	for subject, c := range columns {
+		require.Equal(t, 200, c.Outbox.Committed)
+		require.Equal(t, 30, c.Outbox.RolledBack)
+		for _, p := range []point{beforePublish, beforeWriteBack} {
+			require.Equal(t, 2, lines(progress, subject+": kill -9", p.String()))
+		}
 	}
 }
 
@@ -91,8 +128,8 @@ func TestSmallDemonstrationPrintsItsTable(t *testing.T) {
 
 func TestDemonstrationOnRealServers(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ broker, store string }{
-		{"rabbitmq", "redis"}, {"rocketmq", "redis"}, {"kafka", "postgres"}, {"rabbitmq", "mysql"}, {"kafka", tierName},
+	for _, c := range []struct{ broker, store, more string }{
+		{"rabbitmq", "redis", ""}, {"rocketmq", "redis", "--outbox"}, {"kafka", "postgres", ""}, {"rabbitmq", "mysql", "--outbox"}, {"kafka", tierName, ""},
 	} {
 		t.Run(c.broker+" "+c.store, func(t *testing.T) {
 			at := realServers(t, c.broker)
@@ -109,7 +146,11 @@ func TestDemonstrationOnRealServers(t *testing.T) {
 			default:
 				env[redisVar.name] = at.Redis
 			}
-			columns, progress := demonstrate(t, env, "--broker", c.broker, "--store", c.store, "--orders", "100", "--seed", "4")
+			args := []string{"--broker", c.broker, "--store", c.store, "--orders", "100", "--seed", "4"}
+			if c.more != "" {
+				args = append(args, c.more)
+			}
+			columns, progress := demonstrate(t, env, args...)
 			requireDemonstrated(t, columns, progress, 2)
 		})
 	}

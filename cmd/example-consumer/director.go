@@ -76,6 +76,7 @@ func (d *director) take(ctx context.Context, r report) (do string, ok bool) {
 		return "", false
 	}
 	d.heard = time.Now()
+	d.ledger.see(r.Orders)
 	switch order := r.Orders[0]; r.Kind {
 	case received:
 		d.ledger.receive(len(r.Orders))

@@ -30,16 +30,26 @@ type account struct {
 type ledger struct {
 	inRows    bool // effects are rows, counted at the end; until then what a child says of one is an intention
 	mu        sync.Mutex
-	published int
+	published map[place]bool // copies that were sent
 	delivered int
 	kills     map[point]int
 	settled   map[place]bool // copies that were acknowledged
 	accounts  map[string]*account
-	strangers []string // reports and dead letters that fit no order
+	strangers []string        // reports and dead letters that fit no order
+	declined  map[string]bool // whether an order that was rolled back was seen
 }
 
 func newLedger(s *schedule) *ledger {
-	l := &ledger{published: len(s.published), kills: make(map[point]int), settled: make(map[place]bool), accounts: make(map[string]*account)}
+	l := &ledger{
+		published: make(map[place]bool), settled: make(map[place]bool), kills: make(map[point]int),
+		accounts: make(map[string]*account), declined: make(map[string]bool),
+	}
+	for i := range s.published {
+		l.published[place(i+1)] = true
+	}
+	for id := range s.declined {
+		l.declined[id] = false
+	}
 	for _, id := range s.orders {
 		l.accounts[id] = &account{}
 	}
@@ -58,6 +68,38 @@ func (l *ledger) on(order, what string, f func(a *account)) {
 	f(a)
 }
 
+// publish notes copies that a relay has published.
+func (l *ledger) publish(copies []place) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, at := range copies {
+		l.published[at] = true
+	}
+}
+
+// see looks for orders that nobody should have heard of.
+func (l *ledger) see(orders []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, id := range orders {
+		if _, ok := l.declined[id]; ok {
+			l.declined[id] = true
+		}
+	}
+}
+
+// declinedSeen is how many of those were seen.
+func (l *ledger) declinedSeen() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, seen := range l.declined {
+		if seen {
+			n++
+		}
+	}
+	return n
+}
+
 func (l *ledger) receive(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,13 +111,21 @@ func (l *ledger) settle(at place) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.settled[at] = true
+	if at != 0 {
+		l.published[at] = true // although a relay may never have heard so
+	}
 }
 
 // unsettled is how many copies were never acknowledged.
-func (l *ledger) unsettled() int {
+func (l *ledger) unsettled() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.published - len(l.settled)
+	for at := range l.published {
+		if !l.settled[at] {
+			n++
+		}
+	}
+	return n
 }
 
 // begin notes a new run and returns how many there were before.

@@ -14,6 +14,15 @@
 //	--orders N   how many orders (default 200, at least 20)
 //	--json       the table as JSON, alone on stdout
 //	--verbose    what the children log, on stderr
+//	--outbox     orders come from a database, see below
+//
+// # Through an outbox
+//
+// With --outbox each order is a row and a message in an outbox, written in one SQLite transaction, of which one in nine is
+// rolled back. An order that is sent again is there already, and changes nothing. A relay, a child process, too, publishes
+// the messages; it is killed before the publish of a batch, and between the publish and its write-back. What is published twice
+// for that has the outbox's ID, so consumers drop it. The exit status is 1, too, if a committed message is missing, if one
+// that was rolled back is seen, or if any other is published twice.
 //
 // # Real servers
 //

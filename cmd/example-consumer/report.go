@@ -13,9 +13,10 @@ import (
 type report struct {
 	Child  int      `json:"child"`
 	Kind   kind     `json:"kind"`
-	Orders []string `json:"orders"` // one, but for received and verdict
+	Orders []string `json:"orders"` // one, but for received, verdict and a relay's
 	At     place    `json:"at"`     // with begin and ack
 	Ran    bool     `json:"ran"`    // with ack: the handler ran on this delivery
+	Copies []place  `json:"copies"` // with published
 }
 
 type kind string
@@ -26,11 +27,15 @@ const (
 	effect   kind = "effect"   // the effect: this call is it
 	verdict  kind = "verdict"  // the store has the verdict
 	ack      kind = "ack"      // the acknowledgement is next
+
+	publishing kind = "publishing" // a relay is about to publish messages
+	published  kind = "published"  // the broker has confirmed them
 )
 
 // answer is what the child is to do.
 type answer struct {
-	Do string `json:"do"`
+	Do    string `json:"do"`
+	First place  `json:"first"` // to publishing: the number of the first copy
 }
 
 const (

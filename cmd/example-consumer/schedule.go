@@ -16,10 +16,14 @@ const (
 	beforeEffect       // in the handler, before the effect
 	inWindow           // between effect and verdict: the named window
 	beforeAck          // between verdict and acknowledgement
+
+	beforePublish   // of a relay: the batch is read
+	beforeWriteBack // the broker has the batch, and the outbox does not know it
 )
 
 func (p point) String() string {
-	return [...]string{"nowhere", "before the effect", "between effect and verdict", "between verdict and ack"}[p]
+	return [...]string{"nowhere", "before the effect", "between effect and verdict", "between verdict and ack",
+		"before the publish", "between publish and write-back"}[p]
 }
 
 // schedule is what befalls the orders; it is the same for every subject.
@@ -29,13 +33,20 @@ type schedule struct {
 	failures  map[string]int   // how often the handler fails before it succeeds
 	poison    map[string]bool  // always fails, for good
 	kills     map[string]point // the child that handles it is killed there, once
+
+	requests   []string         // with --outbox: published, and orders that are declined
+	declined   map[string]bool  // their transaction is rolled back
+	relayKills map[string]point // the relay that publishes it is killed there, once
 }
 
 // newSchedule draws a schedule. Victims, failing orders and poison are different orders, so that each
 // count has one cause.
 func newSchedule(seed uint64, n int) *schedule {
 	r := rand.New(rand.NewPCG(seed, uint64(n)))
-	s := &schedule{failures: make(map[string]int), poison: make(map[string]bool), kills: make(map[string]point)}
+	s := &schedule{
+		failures: make(map[string]int), poison: make(map[string]bool), kills: make(map[string]point),
+		declined: make(map[string]bool), relayKills: make(map[string]point),
+	}
 	for i := range n {
 		s.orders = append(s.orders, fmt.Sprintf("order-%04d", i+1))
 	}
@@ -56,6 +67,11 @@ func newSchedule(seed uint64, n int) *schedule {
 	for range min(max(n/100, 1), 3) {
 		s.poison[draw()] = true
 	}
+	for _, p := range [...]point{beforePublish, beforeWriteBack} {
+		for range min(max(n/100, 1), 2) {
+			s.relayKills[draw()] = p
+		}
+	}
 	// A fifth of the orders is sent again, some at once, most a while later.
 	again := make(map[int][]string)
 	for _, i := range r.Perm(n)[:n/5] {
@@ -66,7 +82,22 @@ func newSchedule(seed uint64, n int) *schedule {
 		s.published = append(s.published, id)
 		s.published = append(s.published, again[i]...)
 	}
+	for i, id := range s.published {
+		s.requests = append(s.requests, id)
+		if (i+1)%8 == 0 {
+			no := fmt.Sprintf("declined-%04d", len(s.declined)+1)
+			s.declined[no] = true
+			s.requests = append(s.requests, no)
+		}
+	}
 	return s
+}
+
+// throughOutbox is the schedule where a relay decides what is published how often.
+func (s *schedule) throughOutbox() *schedule {
+	t := *s
+	t.published = nil
+	return &t
 }
 
 // messages are the schedule as it is sent: a duplicate has the ID and the content of its original.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -36,6 +37,16 @@ func TestScheduleHasEverythingAndNoOrderTwoFates(t *testing.T) {
 				seen[id] = true
 			}
 			require.Len(t, seen, n)
+			for id, p := range s.relayKills {
+				points[p]++
+				require.NotContains(t, s.kills, id)
+				require.NotContains(t, s.failures, id)
+				require.NotContains(t, s.poison, id)
+			}
+			require.Positive(t, points[beforePublish])
+			require.Positive(t, points[beforeWriteBack])
+			require.Equal(t, s.published, slices.DeleteFunc(slices.Clone(s.requests), func(id string) bool { return s.declined[id] }))
+			require.Len(t, s.declined, len(s.published)/8)
 		}
 	}
 }

@@ -6,12 +6,15 @@ import (
 	"text/tabwriter"
 )
 
+// row is a row of the table.
+type row struct {
+	name string
+	of   func(t *tally) int
+}
+
 // table renders a column a subject.
 func table(columns []tally) string {
-	rows := []struct {
-		name string
-		of   func(t *tally) int
-	}{
+	rows := []row{
 		{"published", func(t *tally) int { return t.Published }},
 		{"  of these different orders", func(t *tally) int { return t.orders }},
 		{"delivered", func(t *tally) int { return t.Delivered }},
@@ -29,6 +32,9 @@ func table(columns []tally) string {
 		{"LOST", func(t *tally) int { return t.Lost }},
 		{"DONE TWICE", func(t *tally) int { return t.Doubled }},
 		{"  of these in the named window", func(t *tally) int { return t.DoubledInWindow }},
+	}
+	if columns[0].Outbox != nil {
+		rows = append(passageRows(), rows...)
 	}
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -67,6 +73,9 @@ func words(columns []tally) string {
 		default:
 			fmt.Fprintf(&b, "%s lost %d and did %d twice, with %d children killed between effect and verdict: THIS DOES NOT ADD UP.\n", t.Subject, t.Lost, t.Doubled, kills)
 		}
+	}
+	if columns[0].Outbox != nil {
+		b.WriteString(passageWords(columns))
 	}
 	return b.String()
 }

@@ -61,7 +61,7 @@ func TestJSONHasTheAgreedKeysAndNumbers(t *testing.T) {
 
 func TestRunThatDoesNotAddUpFailsAndStillPrints(t *testing.T) {
 	trialOf := func(subject string, l *ledger) *trial {
-		return &trial{subject: subject, plan: plan(), director: &director{ledger: l}}
+		return &trial{children: children{subject: subject}, plan: plan(), director: &director{ledger: l}}
 	}
 	var out bytes.Buffer
 	require.NoError(t, conclude([]*trial{trialOf(setnxSubject, faultless("plain")), trialOf(idemqSubject, faultless(""))}, false, &out),

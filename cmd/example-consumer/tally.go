@@ -19,6 +19,8 @@ type tally struct {
 	Doubled         int    `json:"doubled"`
 	DoubledInWindow int    `json:"doubled_in_window"`
 
+	Outbox *passage `json:"outbox,omitempty"` // with --outbox
+
 	orders                int
 	producer, redelivered int
 	kills                 map[point]int
@@ -28,7 +30,7 @@ type tally struct {
 func (l *ledger) tally(subject string) tally {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	t := tally{Subject: subject, Published: l.published, Delivered: l.delivered, orders: len(l.accounts), kills: l.kills}
+	t := tally{Subject: subject, Published: len(l.published), Delivered: l.delivered, orders: len(l.accounts), kills: l.kills}
 	for _, a := range l.accounts {
 		t.Runs += len(a.runs)
 		t.producer += a.producer

@@ -3,19 +3,17 @@ package main
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"os/exec"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/idemq/idemq/consumer"
+	"github.com/idemq/idemq/outbox"
 )
 
 const (
@@ -28,25 +26,22 @@ const (
 
 // trial is the run of one subject.
 type trial struct {
-	subject  string
+	children
+	relaying
 	plan     *schedule
 	servers  servers
 	broker   broker
 	topic    string // also the group: both are new for each trial
-	log      *progress
 	director *director
-	report   string // the director's address
-	stderr   io.Writer
+	report   string  // the director's address
 	effects  effects // of the subject whose effects are rows
-
-	mu       sync.Mutex
-	born     int
-	running  map[int]*exec.Cmd
-	stopping bool
 }
 
 func newTrial(subject, topic string, s *schedule, at servers, b broker, log *progress, stderr io.Writer) *trial {
-	t := &trial{subject: subject, effects: at.effectsOf(topic), plan: s, servers: at, broker: b, topic: topic, log: log, stderr: stderr, running: make(map[int]*exec.Cmd)}
+	t := &trial{
+		children: children{subject: subject, log: log, stderr: stderr, running: make(map[int]*exec.Cmd)},
+		plan:     s, servers: at, broker: b, topic: topic, effects: at.effectsOf(topic),
+	}
 	t.director = newDirector(s, t.kill)
 	t.director.ledger.inRows = subject == txSubject
 	return t
@@ -62,7 +57,14 @@ func (t *trial) run(ctx context.Context) error {
 		return err
 	}
 	t.report = "http://" + l.Addr().String()
-	server := &http.Server{Handler: t.director}
+	mux := http.NewServeMux()
+	mux.Handle("/", t.director)
+	if err := t.openDesk(ctx, mux); err != nil {
+		l.Close()
+		return err
+	}
+	defer t.closeDesk()
+	server := &http.Server{Handler: mux}
 	go func() { _ = server.Serve(l) }()
 	defer server.Close()
 	defer t.director.end()
@@ -77,6 +79,9 @@ func (t *trial) run(ctx context.Context) error {
 		return fmt.Errorf("%s: %w", t.subject, err)
 	}
 	if err := t.countEffects(ctx); err != nil {
+		return err
+	}
+	if err := t.countPassage(ctx); err != nil {
 		return err
 	}
 	return t.readDeadLetters(ctx)
@@ -113,12 +118,19 @@ func (t *trial) countEffects(ctx context.Context) error {
 	})
 }
 
-// publish spreads the schedule over a few seconds, so that kills, too, are spread.
+// publish sends the schedule, or leaves that to relays.
 func (t *trial) publish(ctx context.Context) error {
+	if t.desk != nil {
+		return spread(ctx, t.plan.requests, t.takeOrders)
+	}
+	return spread(ctx, t.plan.messages(t.topic), func(ctx context.Context, ms []outbox.Message) error { return publish(ctx, t.broker, ms) })
+}
+
+// spread hands all on over a few seconds, so that kills, too, are spread.
+func spread[T any](ctx context.Context, all []T, handOn func(context.Context, []T) error) error {
 	const parts, pause = 16, 500 * time.Millisecond
-	ms := t.plan.messages(t.topic)
 	for i := range parts {
-		if err := publish(ctx, t.broker, ms[i*len(ms)/parts:(i+1)*len(ms)/parts]); err != nil {
+		if err := handOn(ctx, all[i*len(all)/parts:(i+1)*len(all)/parts]); err != nil {
 			return err
 		}
 		select {
@@ -134,13 +146,19 @@ func (t *trial) publish(ctx context.Context) error {
 func (t *trial) consume(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var children sync.WaitGroup
-	for range childrenAtOnce {
-		children.Go(func() {
-			if err := t.supervise(ctx); err != nil {
+	var all sync.WaitGroup
+	keep := func(a assignment, wasKilled func(child int) bool) {
+		all.Go(func() {
+			if err := t.supervise(ctx, a, wasKilled); err != nil {
 				cancel(err)
 			}
 		})
+	}
+	for range childrenAtOnce {
+		keep(assignment{Subject: t.subject, Report: t.report, Servers: t.servers, Topic: t.topic, Group: t.topic}, t.director.killed)
+	}
+	if t.desk != nil {
+		keep(assignment{Subject: relayRole, Report: t.report + relayPath, Servers: t.servers, Outbox: t.dsn}, t.relays.killed)
 	}
 	err := t.publish(ctx)
 	if err == nil {
@@ -152,8 +170,11 @@ func (t *trial) consume(ctx context.Context) error {
 	}
 	killer := time.AfterFunc(stopTimeout, func() { cancel(fmt.Errorf("a child did not end within %v of SIGTERM", stopTimeout)) })
 	defer killer.Stop()
-	children.Wait()
-	return context.Cause(ctx)
+	all.Wait()
+	if cause := context.Cause(ctx); !errors.Is(err, cause) {
+		return cause
+	}
+	return err // says how far it came, too
 }
 
 // awaitEnd asks the broker itself, too: what was acknowledged by a child that was then killed comes
@@ -163,13 +184,15 @@ func (t *trial) awaitEnd(ctx context.Context) error {
 	var left int64 = -1
 	var last error
 	for {
+		waiting, err := t.unrelayed(ctx) // before the copies, of which the last ones may come now
 		open := t.director.ledger.unsettled()
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w (%d copies are not acknowledged, the broker has %d)", errors.Join(context.Cause(ctx), last), open, left)
+			return fmt.Errorf("%w (%d messages are not relayed, %d copies are not acknowledged, the broker has %d)",
+				errors.Join(context.Cause(ctx), last, err), waiting, open, left)
 		case <-time.After(100 * time.Millisecond):
 		}
-		if open > 0 {
+		if waiting > 0 || open > 0 || err != nil {
 			continue
 		}
 		if left, last = t.broker.left(ctx, t.topic, t.topic); last == nil && left == 0 {
@@ -178,101 +201,6 @@ func (t *trial) awaitEnd(ctx context.Context) error {
 		if t.subject == setnxSubject && t.director.silent() > silenceIsTheEnd {
 			return nil
 		}
-	}
-}
-
-// supervise starts a child, and another whenever it was killed.
-func (t *trial) supervise(ctx context.Context) error {
-	for {
-		id, cmd, output, err := t.start(ctx)
-		if err != nil || cmd == nil {
-			return err
-		}
-		err = cmd.Wait()
-		t.mu.Lock()
-		delete(t.running, id)
-		stopping := t.stopping
-		t.mu.Unlock()
-		switch killed := t.director.killed(id); {
-		case ctx.Err() != nil:
-			return nil
-		case killed && signalOf(cmd) != syscall.SIGKILL:
-			return fmt.Errorf("child %d was to die of SIGKILL, but ended with: %w", id, errors.Join(err, errNoSignal))
-		case killed:
-			continue
-		case err != nil:
-			return fmt.Errorf("child %d ended by itself: %w: %s", id, err, output.tail())
-		case !stopping:
-			return fmt.Errorf("child %d ended by itself: %s", id, output.tail())
-		}
-		return nil
-	}
-}
-
-var errNoSignal = errors.New("no such signal")
-
-func signalOf(cmd *exec.Cmd) syscall.Signal {
-	if s, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && s.Signaled() {
-		return s.Signal()
-	}
-	return 0
-}
-
-// start returns no command once the trial is stopping.
-func (t *trial) start(ctx context.Context) (int, *exec.Cmd, *tail, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.stopping || ctx.Err() != nil {
-		return 0, nil, nil, nil
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return 0, nil, nil, err
-	}
-	t.born++
-	a, err := json.Marshal(assignment{Subject: t.subject, Child: t.born, Report: t.report, Servers: t.servers, Topic: t.topic, Group: t.topic})
-	if err != nil {
-		return 0, nil, nil, err
-	}
-	cmd := exec.CommandContext(ctx, self)
-	cmd.Env = append(os.Environ(), childVar+"="+string(a))
-	if t.subject == setnxSubject {
-		// It is built on client libraries alone, and RocketMQ's has a data race in its Shutdown: under the race
-		// detector, its report must not end the child with an error.
-		cmd.Env = append(cmd.Env, "GORACE=exitcode=0")
-	}
-	cmd.WaitDelay = time.Second
-	output := &tail{also: t.stderr}
-	cmd.Stdout, cmd.Stderr = output, output
-	if _, err := cmd.StdinPipe(); err != nil { // its end tells the child that the parent is gone
-		return 0, nil, nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return 0, nil, nil, fmt.Errorf("start a child: %w", err)
-	}
-	t.running[t.born] = cmd
-	return t.born, cmd, output, nil
-}
-
-// kill sends SIGKILL, which no process can catch.
-func (t *trial) kill(child int, order string, p point) {
-	t.mu.Lock()
-	cmd := t.running[child]
-	t.mu.Unlock()
-	if cmd == nil {
-		return
-	}
-	t.log.say("%s: kill -9 %d, %v of %s", t.subject, cmd.Process.Pid, p, order)
-	_ = cmd.Process.Signal(syscall.SIGKILL) // supervise looks at what it died of
-}
-
-// stop has the children drain and end.
-func (t *trial) stop() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.stopping = true
-	for _, cmd := range t.running {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // supervise sees whether it ended well
 	}
 }
 

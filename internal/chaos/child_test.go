@@ -106,7 +106,8 @@ func child(raw string) error {
 	defer db.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: s.Redis})
 	defer rdb.Close()
-	store := &verdicts{Store: redisstore.New(rdb, nil), report: report}
+	store := &verdicts{Store: redisstore.New(rdb, nil), report: report, patience: s.Lease / 4}
+	go store.watch()
 	guard, err := dedup.New(s.App, store, &dedup.Options{Lease: s.Lease, Logger: logger})
 	if err != nil {
 		return err
@@ -138,13 +139,16 @@ func child(raw string) error {
 	return c.Run(ctx)
 }
 
-// verdicts reports what the store has taken as done, under the store's key.
+// verdicts reports what the store has taken as done, under the store's key, and when it or the
+// process stood still for longer than leases bear.
 type verdicts struct {
 	dedup.Store
-	report func(kind, id string, epoch uint64)
+	report   func(kind, id string, epoch uint64)
+	patience time.Duration
 }
 
 func (v *verdicts) Finish(ctx context.Context, in []dedup.FinishRequest, out []error) error {
+	defer v.stood(time.Now())
 	err := v.Store.Finish(ctx, in, out)
 	for i := range in {
 		if err == nil && in[i].State == dedup.Done && (out[i] == nil || errors.Is(out[i], dedup.ErrRecordLost)) {
@@ -152,6 +156,27 @@ func (v *verdicts) Finish(ctx context.Context, in []dedup.FinishRequest, out []e
 		}
 	}
 	return err
+}
+
+func (v *verdicts) Extend(ctx context.Context, in []dedup.ExtendRequest, out []error) error {
+	defer v.stood(time.Now())
+	return v.Store.Extend(ctx, in, out)
+}
+
+// watch sees the process stand still until it ends.
+func (v *verdicts) watch() {
+	begun := time.Now()
+	for range time.Tick(v.patience / 10) {
+		v.stood(begun)
+		begun = time.Now()
+	}
+}
+
+// stood reports, with its length in ns for an epoch, what took too long.
+func (v *verdicts) stood(begun time.Time) {
+	if took := time.Since(begun); took > v.patience {
+		v.report("stall", "-", uint64(took))
+	}
 }
 
 func keyText(k dedup.Key) string { return fmt.Sprintf("%x", k[:8]) }

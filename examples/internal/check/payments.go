@@ -1,4 +1,4 @@
-// Package check sends the requests by which the examples are tested.
+// Package check has what the examples are tested by: the requests of a web shop, and the database and messages of one.
 package check
 
 import (
