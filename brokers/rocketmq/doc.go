@@ -42,7 +42,8 @@
 //
 //   - Process killed: brokers see the connection break and tell the other members, who begin at the last
 //     position: what was done since is dropped as done, what was not is run. A process that just
-//     hangs is dropped after two minutes (by default).
+//     hangs is dropped after two minutes. So is one that was killed while the broker took in its heartbeat, sent
+//     every 5 s and when members change: the broker (5.3.3) then misses the end of the connection, and messages of its queues wait that long.
 //   - Between the copy of a retry and the acknowledgement of the original: both come, under one name.
 //   - Queues move: nothing starts any more, Delivery.Lost is closed, and later acknowledgements are no-ops.
 //     There is no handover, so for a moment two members can read a queue; the next owner asks for messages

@@ -152,9 +152,10 @@ func (s *Source) heartbeats(ctx context.Context, routes map[string]route, errs *
 }
 
 // greet sends a heartbeat, and reads the broker's settings if it is the first one. A connection
-// that stays without an answer is dead.
+// that stays without an answer is dead. The answer is awaited beyond the end of ctx: a broker that takes in a
+// heartbeat after the member has said goodbye, or its connection has ended, counts it for two minutes more.
 func (s *Source) greet(ctx context.Context, cn *conn) error {
-	call, cancel := context.WithTimeout(ctx, silence)
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), silence)
 	defer cancel()
 	if err := cn.heartbeat(call, s.id, s.membership()); err != nil {
 		silent(ctx, cn, err)

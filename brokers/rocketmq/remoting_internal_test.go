@@ -169,3 +169,22 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+func TestMemberLeavesOnlyOnceItsHeartbeatIsAnswered(t *testing.T) {
+	cn, broker := pipe(t, primitive.Credentials{}, nil)
+	s, err := NewSource(Cluster{NameServers: []string{"127.0.0.1:1"}}, "g", []string{"t"}, nil)
+	require.NoError(t, err)
+	s.asked[cn.addr] = true
+	ctx, leave := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.greet(ctx, cn) }()
+	beat := readFrame(t, broker)
+	leave()
+	select {
+	case err := <-done:
+		t.Fatalf("it did not wait: %v", err)
+	case <-time.After(50 * time.Millisecond): // an answer that comes at once proves nothing
+	}
+	reply(t, broker, command{Opaque: beat.Opaque})
+	require.NoError(t, <-done)
+}

@@ -18,7 +18,7 @@ import (
 
 const (
 	childrenAtOnce = 2
-	trialTimeout   = 90 * time.Second
+	trialTimeout   = 4 * time.Minute // RocketMQ's broker may hold the queues of a child for two after it was killed
 	stopTimeout    = 15 * time.Second
 
 	silenceIsTheEnd = 10 * time.Second // of the usual loop, once every copy is acknowledged
