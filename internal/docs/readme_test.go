@@ -14,7 +14,7 @@ import (
 func TestProgramsOfTheReadmeAreThoseThatCompile(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
 	require.NoError(t, err)
-	for _, name := range []string{"quickstart", "inbox", "web"} {
+	for _, name := range []string{"quickstart", "inbox", "orders", "web"} {
 		program, err := os.ReadFile(name + "/main.go")
 		require.NoError(t, err)
 		require.Contains(t, string(readme), "```go\n"+strings.TrimSpace(string(program))+"\n```", name)
