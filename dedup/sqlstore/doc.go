@@ -100,6 +100,6 @@
 // Text that a column cannot hold (NUL, invalid UTF-8) is stored with U+FFFD instead. A row that cannot be read so is an error of
 // its item; it is neither acquired nor done, is not overwritten, and [Store.Forget] removes it.
 //
-// Nothing is deleted to release a claim. [Store.SweepBatch] deletes what expired, 1,000 rows at a time, one
+// Nothing is deleted to release a claim. [Store.SweepBatch] deletes what expired, 250 rows at a time, one
 // process at a time; a Guard's Sweep, and with it every consumer, calls it.
 package sqlstore

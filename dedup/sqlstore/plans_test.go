@@ -157,13 +157,13 @@ func (b *base) readsAll(line string) bool {
 func TestSweepIsBoundedAndSparesTheLiving(t *testing.T) {
 	eachBase(t, func(t *testing.T, b *base) {
 		s := b.store(t)
-		b.fill(t, 2500, -time.Hour)
+		b.fill(t, 600, -time.Hour)
 		b.fill(t, 10, time.Hour)
 		held := acquireAll(t, s, asks(10)...)
 		finishAll(t, s, held[5:], dedup.Done)
 		// A lease beyond the retention: no write of the store makes that, and the sweeper spares it all the same.
 		b.exec(t, fmt.Sprintf("UPDATE %%s SET expires_at = 1, sweep_after = 1 WHERE k = %s", arg(b)), held[0].Key[:])
-		for _, want := range []int{1000, 1000, 500, 0} {
+		for _, want := range []int{250, 250, 100, 0} {
 			n, err := s.SweepBatch(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, want, n)
@@ -177,7 +177,7 @@ func TestSweepIsBoundedAndSparesTheLiving(t *testing.T) {
 func TestOneProcessSweepsAtATime(t *testing.T) {
 	eachServer(t, func(t *testing.T, b *base) {
 		s := b.store(t)
-		b.fill(t, 1500, -time.Hour)
+		b.fill(t, 350, -time.Hour)
 		far, spy := b.spied(t, b.dsn)
 		sweeping, goOn, over := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 		if b.dialect == sqlstore.MySQL {
@@ -211,7 +211,7 @@ func TestOneProcessSweepsAtATime(t *testing.T) {
 		require.NoError(t, <-over)
 		n, err = s.SweepBatch(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, 500, n)
+		require.Equal(t, 100, n)
 	})
 }
 
