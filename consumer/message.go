@@ -42,6 +42,27 @@ const (
 	ScopeHeader   = "idemq-scope"   // the group or queue that gave it up
 )
 
+// OutgoingHeaders are h without the headers of dead letters and redrives ("idemq-…"), for Publishers: those
+// belong to the message that came, and a handler may pass its headers on to what it sends. It is h itself where
+// there are none.
+func OutgoingHeaders(h map[string]string) map[string]string {
+	const own = "idemq-"
+	var rest map[string]string
+	for name := range h {
+		if len(name) < len(own) || !strings.EqualFold(name[:len(own)], own) {
+			continue
+		}
+		if rest == nil {
+			rest = maps.Clone(h)
+		}
+		delete(rest, name)
+	}
+	if rest == nil {
+		return h
+	}
+	return rest
+}
+
 // clone is m with headers and body of its own.
 func (m *Message) clone() *Message {
 	c := *m

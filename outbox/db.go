@@ -168,10 +168,9 @@ func (o *Outbox) Requeue(ctx context.Context, ids ...string) error {
 	}
 	q := sqldialect.NewRows(o.dialect, idShape, len(ids))
 	for id := range distinct {
-		if err := checkText(id, maxID); err != nil {
-			return fmt.Errorf("outbox: requeue: ID %q %w", id, err)
+		if checkText(id, maxID) == nil { // else no message has it
+			q.Text(id)
 		}
-		q.Text(id)
 	}
 	n, err := o.exec(ctx, o.text.requeue, q.Args())
 	if err != nil {

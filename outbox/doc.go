@@ -31,7 +31,8 @@
 // # Delivery guarantee
 //
 // A committed message is published at least once, one that was rolled back never. A message can be published again where a
-// relay dies, or loses its shards, between the broker's word and its own note of it; consumers drop it by its ID.
+// relay dies, or loses its shards, between the broker's word and its own note of it, and where the broker's word is
+// lost (on RabbitMQ, one message to an exchange that is not there cuts off its neighbours' confirms); consumers drop it by its ID.
 //
 // First publications of a key are in the order of its rows, over relays and crashes: at most one message of a key
 // is with the publisher at a time, and the next one goes when the broker has it. A late copy of an earlier message
@@ -60,7 +61,8 @@
 //
 // An ID has at most 255 bytes, a topic 512, a key 1024, all of it, and headers, valid UTF-8 without NUL. One
 // Write takes at most 1,000 messages with 6 MiB together. A relay has a few times RelayOptions.Batch
-// messages in memory.
+// messages in memory. Brokers have limits of their own: a message beyond one is parked. A topic that is missing costs attempts, and
+// parks what waits for it after RelayOptions.MaxAttempts, some 80 s by default.
 //
 // An ID is remembered as long as its row: RelayOptions.Retention after it was sent. Content is topic, key, headers and body,
 // without headers of tracing (traceparent, tracestate, baggage, b3, x-b3-*, uber-trace-id): a handler that runs again is another trace.
@@ -115,7 +117,7 @@
 //	created_at, sent_at   microseconds since 1970, by the database's clock
 //
 // Beside it, idemq_outbox_shards: shard (0 to 63, and 64 for the right to sweep), token (whose), lease_until; and
-// idemq_outbox_relays: token, name, alive_until. Reading all of them is safe, and so is deleting rows of state 1 or 2. For what
+// idemq_outbox_relays: token, name, alive_until. Migrate notes the version of all three in idemq_schema. Reading all of them is safe, and so is deleting rows of state 1 or 2. For what
 // is parked:
 //
 //	SELECT id, topic, attempts, last_error FROM idemq_outbox WHERE state = 2

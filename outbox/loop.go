@@ -181,6 +181,9 @@ func (l *loop) take(f read) {
 	l.lanes.add(mine)
 }
 
+// publishTimeout is above those of the broker packages' Publishers.
+const publishTimeout = 30 * time.Second
+
 func (l *loop) publish(work context.Context) {
 	rows := l.lanes.next(l.opts.Batch)
 	ms := make([]Message, len(rows))
@@ -192,7 +195,9 @@ func (l *loop) publish(work context.Context) {
 	l.jobs.Go(func() {
 		b := batch{rows: rows, errs: make([]error, len(rows))}
 		began := time.Now()
-		b.err = l.p.Publish(work, ms, b.errs)
+		ctx, cancel := context.WithTimeout(work, publishTimeout)
+		defer cancel()
+		b.err = l.p.Publish(ctx, ms, b.errs)
 		b.took = time.Since(began)
 		l.published <- b
 	})

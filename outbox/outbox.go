@@ -24,10 +24,10 @@ const (
 
 // Message is one message to publish.
 type Message struct {
-	ID      string // consumers deduplicate by it. Default: a random UUIDv7.
-	Topic   string // topic; on RabbitMQ a queue, or exchange/routing key. Required.
-	Key     string // messages of one key are published in the order they were written. Default: no order.
-	Headers map[string]string
+	ID      string            // consumers deduplicate by it. Default: a random UUIDv7.
+	Topic   string            // topic; on RabbitMQ a queue, or exchange/routing key. Required.
+	Key     string            // messages of one key are published in the order they were written. Default: no order.
+	Headers map[string]string // those by which idemq names and steers messages (message-id, idemq-…) are left out by Publishers
 	Body    []byte
 }
 

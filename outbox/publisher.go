@@ -10,6 +10,7 @@ type Publisher interface {
 	// take this message; any other one costs the message an attempt. No two of ms that a relay gives have one key.
 	//
 	// A returned error means that the broker could not be asked: it costs no message an attempt and says
-	// nothing of any. It must return soon after ctx ends.
+	// nothing of any. It must return soon after ctx ends, which a relay's does after 30 s; a relay that is told to stop
+	// waits for it.
 	Publish(ctx context.Context, ms []Message, errs []error) error
 }

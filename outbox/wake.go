@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -10,6 +11,9 @@ import (
 // InTx begins a transaction, runs f in it, commits where f returned nil, and then wakes the relays of this
 // Outbox. An error of f comes back as it is, after the rollback. An error of the commit may mean that it happened.
 func (o *Outbox) InTx(ctx context.Context, opts *sql.TxOptions, f func(ctx context.Context, tx *sql.Tx) error) error {
+	if f == nil {
+		return errors.New("outbox: in tx: f is nil; pass the function that writes")
+	}
 	tx, err := o.db.BeginTx(ctx, opts)
 	if err != nil {
 		return fmt.Errorf("outbox: in tx: begin: %w", err)

@@ -12,8 +12,8 @@ import (
 // Write adds ms to tx, in their order and in one statement; on PostgreSQL a second one follows where
 // an ID is there already. They are published if and only if tx commits. A message whose ID is there
 // with the same content, tracing headers apart, is ignored; with other content the answer is
-// [ErrConflict]. After any error roll tx back: on PostgreSQL the server does not let it commit, elsewhere some of
-// what was written so far would.
+// [ErrConflict]. After any error roll tx back: a commit would go without these messages, or with some of them; only PostgreSQL's server
+// does not let one pass after an error of its own.
 //
 // At most 1,000 messages with 6 MiB together. A *sql.DB is refused with [ErrNoTransaction], as is a
 // *sql.Conn on which no transaction was begun.
@@ -135,7 +135,7 @@ type (
 // on it by a statement. A pool is known by its BeginTx, whatever that returns: gorm's pool of prepared statements has
 // a type of its own for it. That a transaction may have one, too, for savepoints, is why it is asked first.
 func (o *Outbox) inTransaction(ctx context.Context, tx Tx) error {
-	if tx == nil {
+	if v := reflect.ValueOf(tx); tx == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		return fmt.Errorf("tx is nil: %w", ErrNoTransaction)
 	}
 	if _, ok := tx.(committer); ok {

@@ -53,9 +53,7 @@ func configOf(tb testing.TB, w world) consumertest.Config {
 			for i, m := range ms {
 				out[i] = outbox.Message{ID: m.ID, Topic: w.topic, Key: m.Key, Headers: m.Headers, Body: m.Body}
 			}
-			for _, err := range publish(tb, publisher, out...) {
-				require.NoError(tb, err)
-			}
+			require.NoError(tb, publisher.SendAsIs(within(tb, eventually), out))
 		},
 		DeadLetters: func(tb testing.TB) []consumer.Message {
 			ctx, cancel := context.WithTimeout(tb.Context(), 200*time.Millisecond)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -68,7 +69,9 @@ func (p *Publisher) Publish(ctx context.Context, ms []outbox.Message, errs []err
 			errs[i] = outbox.Permanent(fmt.Errorf("kafka: publish %q: Message.Topic is empty", ms[i].ID))
 			continue
 		}
-		out = append(out, recordOf(&ms[i]))
+		m := ms[i]
+		m.Headers = consumer.OutgoingHeaders(m.Headers)
+		out = append(out, recordOf(&m))
 		at = append(at, i)
 	}
 	answers := make([]error, len(out))
@@ -108,7 +111,7 @@ func recordOf(m *outbox.Message) kafka.Message {
 	}
 	r.Headers = make([]kafka.Header, 0, len(m.Headers)+1)
 	for _, k := range slices.Sorted(maps.Keys(m.Headers)) {
-		if k == IDHeader && m.ID != "" {
+		if m.ID != "" && strings.EqualFold(k, IDHeader) {
 			continue
 		}
 		r.Headers = append(r.Headers, kafka.Header{Key: k, Value: []byte(m.Headers[k])})

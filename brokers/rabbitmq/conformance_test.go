@@ -54,9 +54,7 @@ func configOf(tb testing.TB, w world, report func(name, inapplicable string), ed
 			for i, m := range ms {
 				out[i] = outbox.Message{ID: m.ID, Topic: w.queue, Key: m.Key, Headers: m.Headers, Body: m.Body}
 			}
-			for _, err := range publish(tb, publisher, out...) {
-				require.NoError(tb, err)
-			}
+			require.NoError(tb, publisher.SendAsIs(within(tb, eventually), out))
 		},
 		DeadLetters: func(tb testing.TB) []consumer.Message {
 			var dead []consumer.Message

@@ -2,11 +2,25 @@ package rabbitmq
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/idemq/idemq/consumer"
+	"github.com/idemq/idemq/outbox"
 	amqp "github.com/rabbitmq/amqp091-go"
 )
+
+// SendAsIs sends ms with all of their headers, as a tool does that copies a dead letter back.
+func (p *Publisher) SendAsIs(ctx context.Context, ms []outbox.Message) error {
+	out, errs := make([]publishing, len(ms)), make([]error, len(ms))
+	for i := range ms {
+		var err error
+		if out[i], err = publishingOf(&ms[i], time.Now()); err != nil {
+			return err
+		}
+	}
+	return errors.Join(p.send(ctx, out, errs), errors.Join(errs...))
+}
 
 // Cut breaks every connection that s has.
 func (s *Source) Cut() {

@@ -53,7 +53,9 @@ func (p *Publisher) Publish(ctx context.Context, ms []outbox.Message, errs []err
 	at := make([]int, 0, len(ms))
 	now, frame := time.Now(), p.producer.frame()
 	for i := range ms {
-		m, err := publishingOf(&ms[i], now)
+		own := ms[i]
+		own.Headers = consumer.OutgoingHeaders(own.Headers)
+		m, err := publishingOf(&own, now)
 		if err == nil {
 			err = checkLengths(&m, frame)
 		}
@@ -96,6 +98,10 @@ func (p *Publisher) send(ctx context.Context, ms []publishing, errs []error) err
 	return p.producer.send(ctx, ms, errs)
 }
 
+// idHeader has the ID once more: a consumer that finds none there would look for one in other headers before it takes
+// the MessageId property.
+const idHeader = "message-id"
+
 // publishingOf is m as it is sent.
 func publishingOf(m *outbox.Message, now time.Time) (publishing, error) {
 	if m.Topic == "" {
@@ -109,11 +115,15 @@ func publishingOf(m *outbox.Message, now time.Time) (publishing, error) {
 		switch {
 		case strings.EqualFold(k, "content-type"):
 			p.ContentType = v
+		case m.ID != "" && strings.EqualFold(k, idHeader): // another message's, passed on
 		case steers(k) || k == exchangeHeader || k == routingHeader:
 			return publishing{}, fmt.Errorf("it has the header %s, by which the server, or this package, routes; name it otherwise", k)
 		default:
 			p.Headers[k] = v
 		}
+	}
+	if m.ID != "" {
+		p.Headers[idHeader] = m.ID
 	}
 	if m.Key != "" {
 		p.Headers[KeyHeader] = m.Key

@@ -45,7 +45,7 @@ func configOf(tb testing.TB, w world, ordered bool, report func(name, inapplicab
 			for i, m := range ms {
 				out[i] = outbox.Message{ID: m.ID, Topic: w.topic, Key: m.Key, Headers: m.Headers, Body: m.Body}
 			}
-			send(tb, publisher, out...)
+			require.NoError(tb, publisher.SendAsIs(within(tb, eventually), out))
 		},
 		DeadLetters: func(tb testing.TB) []consumer.Message {
 			if graves == nil {

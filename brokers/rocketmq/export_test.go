@@ -2,8 +2,23 @@ package rocketmq
 
 import (
 	"context"
+	"errors"
 	"fmt"
+
+	"github.com/idemq/idemq/outbox"
 )
+
+// SendAsIs sends ms with all of their headers, as a tool does that copies a dead letter back.
+func (p *Publisher) SendAsIs(ctx context.Context, ms []outbox.Message) error {
+	out, errs := make([]*outgoing, len(ms)), make([]error, len(ms))
+	for i := range ms {
+		var err error
+		if out[i], err = p.cluster.newMessage(&ms[i]); err != nil {
+			return err
+		}
+	}
+	return errors.Join(p.send(ctx, out, errs), errors.Join(errs...))
+}
 
 // Cut breaks every connection that s has.
 func (s *Source) Cut() { s.client.cut() }

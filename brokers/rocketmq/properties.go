@@ -142,9 +142,11 @@ func (c Cluster) newMessage(m *outbox.Message) (*outgoing, error) {
 func (c Cluster) encode(m *outbox.Message, props map[string]string) (*outgoing, error) {
 	headers := m.Headers
 	if m.ID != "" {
-		headers = maps.Clone(headers)
-		if headers == nil {
-			headers = make(map[string]string, 1)
+		headers = make(map[string]string, len(m.Headers)+1)
+		for name, v := range m.Headers {
+			if !strings.EqualFold(name, IDHeader) {
+				headers[name] = v
+			}
 		}
 		headers[IDHeader] = m.ID
 	}

@@ -62,7 +62,9 @@ func (p *Publisher) Publish(ctx context.Context, ms []outbox.Message, errs []err
 		if ms[i].Topic == "" {
 			err = errors.New("Message.Topic is empty")
 		} else {
-			out[i], err = p.cluster.newMessage(&ms[i])
+			m := ms[i]
+			m.Headers = consumer.OutgoingHeaders(m.Headers)
+			out[i], err = p.cluster.newMessage(&m)
 		}
 		if err != nil {
 			errs[i] = outbox.Permanent(fmt.Errorf("rocketmq: publish %q: %w", ms[i].ID, err))

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/idemq/idemq/consumer"
 	"github.com/idemq/idemq/internal/sqldialect"
 	"github.com/idemq/idemq/outbox"
 )
@@ -146,6 +147,7 @@ func (p *TransactionProducer) Send(ctx context.Context, m outbox.Message, fn fun
 	if m.ID == "" {
 		m.ID = uniqueKey()
 	}
+	m.Headers = consumer.OutgoingHeaders(m.Headers)
 	done, err := p.enter(ctx)
 	if err != nil {
 		return fmt.Errorf("rocketmq: send %q: %w", m.ID, err)

@@ -13,8 +13,8 @@
 //   - Scope: "http/" and the scope given to [Middleware]; "token/" and that of [NewTokens].
 //   - ID: a hash of the caller and the key, or of the token. Neither is in a log, an error, an event or a store.
 //     [WorkOf] makes it, for operators.
-//   - Key: the Idempotency-Key field, 1 to 255 bytes of printable ASCII, raw or as a quoted string; or
-//     whatever Options.Key finds. Two callers never share a key, nor do two scopes.
+//   - Key: the Idempotency-Key field, 1 to 255 bytes of printable ASCII, as a quoted string or, without spaces,
+//     commas and quotes, raw; or whatever Options.Key finds. Two callers never share a key, nor do two scopes.
 //   - Fingerprint: method, path, query, content type without parameters, and body, byte by byte; [JSONFingerprint]
 //     for clients that write their JSON anew. For a token it is the subject.
 //   - Done: the answer, or a tombstone where it could not be kept. Retryable: a status or a panic that says "not now".
@@ -24,7 +24,7 @@
 // # What a client is answered
 //
 //	a new key                            what the handler answers
-//	done before                          the same status, body and headers, with Idempotent-Replayed: true
+//	done before                          the same status, body and, of its headers, those below, with Idempotent-Replayed: true
 //	no key; one that is malformed, twice 400  key-missing, key-invalid
 //	body cut off                         400  body-incomplete
 //	no caller                            403  caller-unknown
@@ -34,13 +34,15 @@
 //	another request under the key        422  key-reused, also while the first is in progress and after it failed
 //	the store is down                    503  unavailable, with Retry-After: nothing ran
 //	the record cannot be read            500  record-unreadable: nothing ran
+//	something outside has read the body  500  misplaced: nothing ran
+//	a panic after EffectDone, repeated   500  failed-after-effect
 //
 // Each problem is application/problem+json (RFC 9457) with its word as the member "reason" and as the
 // fragment of its type. The draft makes you publish for your clients what of this they need: the form of keys, what
 // counts as the same request, how long answers are kept (Options.Retention) and which statuses are.
 //
 // Kept are Content-Type, -Language, -Encoding, -Disposition and -Location, Location, ETag, Last-Modified,
-// Link, Vary, and Options.Headers, as they were when the status was written, and where the handler wrote them: what was set
+// Link, Vary, X-Content-Type-Options, Content-Security-Policy and Options.Headers, as they were when the status was written, and where the handler wrote them: what was set
 // outside of the middleware is set there again. Cookies never are, nor trailers. A replay says Cache-Control: no-store.
 //
 // # Deviations from draft-ietf-httpapi-idempotency-key-header-07
@@ -48,7 +50,7 @@
 // The draft has expired and is no RFC. This package follows it, except that
 //
 //   - the raw form of the key is accepted, unless Options.Strict; parameters after the quoted form are refused;
-//   - 5xx, 408, 429 and panics are not remembered, so that the next try runs (Options.Retryable, [EffectDone]);
+//   - 5xx, 408, 425, 429 and panics are not remembered, so that the next try runs (Options.Retryable, [EffectDone]);
 //   - another request under a key is 422 even while the first is in progress: waiting can never help;
 //   - an answer that was not kept is 409, and so final; the draft does not know it;
 //   - replays are marked, and 403, 413 and 503 are as above.
@@ -85,6 +87,11 @@
 //
 // It belongs behind authentication, which decides anew for each try, and in front of whatever reads
 // the body: a body that something outside has read is an error of the program (500), as far as that can be seen.
+// http.TimeoutHandler, and whatever else answers while its handler goes on, belongs outside: inside, its answer ends the
+// claim, and the next try runs beside the one that goes on.
+//
+// Without a consumer in the process nobody calls [dedup.Guard.Ping], which says at start whether the store can be trusted, and,
+// on sqlstore and tierstore, [dedup.Guard.Sweep], which deletes what has expired, until its context ends: do so in main.
 //
 // Request bodies up to Options.MaxBody are held in memory, and so are answers up to Options.MaxResponse. A store
 // may have a limit of its own (sqlstore.Options.MaxResult): what it refuses leaves a tombstone.

@@ -18,6 +18,7 @@ var headerCases = []scenario{
 		kept := http.Header{
 			"Location": {"/orders/1"}, "Etag": {`"v1"`}, "Content-Type": {"application/json"}, "Content-Language": {"de"},
 			"Content-Disposition": {"inline"}, "Last-Modified": {"Mon, 30 Nov 2026 10:00:00 GMT"}, "Link": {"</a>", "</b>"}, "X-Order": {"1"},
+			"X-Content-Type-Options": {"nosniff"}, "Content-Security-Policy": {"default-src 'none'"},
 		}
 		dropped := http.Header{
 			"Set-Cookie": {"session=secret", "b=c"}, "Www-Authenticate": {"Basic"}, "Authorization": {"x"}, "Date": {"Mon, 01 Jan 2001 00:00:00 GMT"},

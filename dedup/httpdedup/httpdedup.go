@@ -21,7 +21,7 @@ type Options struct {
 	// Key finds the key elsewhere: in X-Request-Id, a field of the body, a business number with a request
 	// number. Empty: there is none. body is the whole request body. Default: the Idempotency-Key header.
 	Key func(r *http.Request, body []byte) string
-	// Methods are those guarded; others pass. Default: POST, PATCH.
+	// Methods are those guarded; others pass, with a key, too. Default: POST, PATCH.
 	Methods []string
 	// Retention is how long an answer is remembered. Default: the Guard's.
 	Retention time.Duration
@@ -34,10 +34,11 @@ type Options struct {
 	MaxResponse int64
 	// Headers are replayed besides the standard ones. Set-Cookie is refused. Default: none.
 	Headers []string
-	// Retryable says which statuses are not remembered, so that the next try runs. Default: 5xx, 408, 429.
+	// Retryable says which statuses are not remembered, so that the next try runs. Default: 5xx, 408, 425, 429.
 	Retryable func(status int) bool
 	// Fingerprint tells a duplicate from another request that wrongly has the same key, which is 422.
-	// Default: method, path, query, content type without parameters, body. See [JSONFingerprint].
+	// Default: method, path, query, content type without parameters, body. See [JSONFingerprint]. Multipart bodies
+	// need one of their own, which reads the parts: clients separate those by another random boundary at each try.
 	Fingerprint func(r *http.Request, body []byte) dedup.Fingerprint
 	// DocsURL is where your clients can read these rules: the "type" of problem+json answers, followed by
 	// "#" and the reason. Default: "about:blank".
@@ -89,7 +90,13 @@ func (o *Options) complete(g dedup.Options) error {
 	case o.Retention != 0 && o.Retention < g.Lease:
 		return fmt.Errorf("httpdedup: Middleware: Options.Retention %v is below the Guard's lease %v: the record of a running request could expire; raise Options.Retention", o.Retention, g.Lease)
 	}
+	if o.Methods != nil && len(o.Methods) == 0 {
+		return errors.New("httpdedup: Middleware: Options.Methods is empty, so nothing would be guarded; leave it nil for POST and PATCH")
+	}
 	for _, m := range o.Methods {
+		if upper := strings.ToUpper(strings.TrimSpace(m)); m != upper {
+			return fmt.Errorf("httpdedup: Middleware: Options.Methods has %q, which no request has for a method; write %q", m, upper)
+		}
 		switch m {
 		case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, "":
 			return fmt.Errorf("httpdedup: Middleware: Options.Methods has %q: a method that changes nothing needs no key, and its answers are not to be remembered; leave it out", m)
@@ -116,7 +123,7 @@ func (o *Options) complete(g dedup.Options) error {
 
 // retryable are the statuses that say "not now": what failed so may succeed when tried again.
 func retryable(status int) bool {
-	return status >= 500 || status == http.StatusRequestTimeout || status == http.StatusTooManyRequests
+	return status >= 500 || status == http.StatusRequestTimeout || status == http.StatusTooEarly || status == http.StatusTooManyRequests
 }
 
 // replayedHeaders are the names of what is remembered of an answer, in canonical form. Everything else
@@ -125,7 +132,7 @@ func replayedHeaders(more []string) (map[string]bool, error) {
 	names := make(map[string]bool)
 	for _, n := range []string{
 		"Content-Type", "Content-Language", "Content-Encoding", "Content-Disposition", "Content-Location",
-		"Location", "Etag", "Last-Modified", "Link", "Vary",
+		"Location", "Etag", "Last-Modified", "Link", "Vary", "X-Content-Type-Options", "Content-Security-Policy",
 	} {
 		names[n] = true
 	}

@@ -106,6 +106,20 @@ var policyCases = []scenario{
 			s.ran(2)
 		}
 	}},
+	{"PolicyThatPanicsLeavesTheKeyGood", func(e *env) {
+		var mended atomic.Bool
+		s := e.site(created, &httpdedup.Options{Retryable: func(int) bool {
+			if !mended.Load() {
+				panic("no such status")
+			}
+			return false
+		}})
+		_, err := s.try(e.Context(), http.MethodPost, "/orders", "abc", "order")
+		require.Error(e, err)
+		mended.Store(true)
+		require.False(e, s.must(201, "abc", "order").replayed())
+		s.ran(2)
+	}},
 	{"AbortedConnectionRunsAgain", func(e *env) {
 		var mended atomic.Bool
 		s := e.site(func(w http.ResponseWriter, r *http.Request) {
@@ -156,6 +170,8 @@ func TestContradictionsAreRefused(t *testing.T) {
 		"lease 30s":             func() error { return options(g, httpdedup.Options{Retention: 1e9}) },
 		"Options.MaxBody -1":    func() error { return options(g, httpdedup.Options{MaxBody: -1}) },
 		`Methods has "GET"`:     func() error { return options(g, httpdedup.Options{Methods: []string{"PUT", "GET"}}) },
+		`write "POST"`:          func() error { return options(g, httpdedup.Options{Methods: []string{"post "}}) },
+		"Methods is empty":      func() error { return options(g, httpdedup.Options{Methods: []string{}}) },
 		`Methods has "OPTIONS"`: func() error { return options(g, httpdedup.Options{Methods: []string{"OPTIONS"}}) },
 	} {
 		require.ErrorContains(t, make(), wanted)

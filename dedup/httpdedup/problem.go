@@ -23,11 +23,11 @@ const (
 var (
 	keyMissing = problem{
 		status: http.StatusBadRequest, reason: "key-missing", title: "Idempotency-Key is missing",
-		detail: "This operation must be named by a key that is the same on every try of it and on nothing else.",
+		detail: "Name this operation by a key, in the header Idempotency-Key where nothing else was agreed: a value that is the same on every try of it and on nothing else.",
 	}
 	callerUnknown = problem{
 		status: http.StatusForbidden, reason: "caller-unknown", title: "Client is not known",
-		detail: "This operation is for clients that are known by name.",
+		detail: "This operation is for authenticated clients.",
 	}
 	bodyTooLarge = problem{
 		status: http.StatusRequestEntityTooLarge, reason: "body-too-large", title: "Request body is too large",
@@ -59,7 +59,7 @@ var (
 	}
 	misplaced = problem{
 		status: http.StatusInternalServerError, reason: "misplaced", title: "Internal server error",
-		detail: "The body of this request cannot be compared. Nothing was done.",
+		detail: "The body of this request was read before it could be compared with earlier ones. Nothing was done.",
 	}
 	effectDone = problem{
 		status: http.StatusInternalServerError, reason: "failed-after-effect", title: "Internal server error",
@@ -69,7 +69,7 @@ var (
 
 // keyInvalid says what is wrong with a key, without the key itself.
 func keyInvalid(why error) problem {
-	return problem{status: http.StatusBadRequest, reason: "key-invalid", title: "Idempotency-Key is invalid", detail: why.Error()}
+	return problem{status: http.StatusBadRequest, reason: "key-invalid", title: "Idempotency-Key is invalid", detail: "Nothing was done: " + why.Error() + "."}
 }
 
 // body is the problem as JSON. Without a page to point to, the type says that the status says it all, and

@@ -19,6 +19,7 @@ func (h *guarded) run(w http.ResponseWriter, r *http.Request, c *dedup.Claim) {
 	rec := newRecorder(w, h.opts.MaxResponse)
 	ctx, cancel := c.Context(r.Context())
 	defer cancel()
+	defer c.Abandon() // where even writing a verdict panicked, the lease ends
 	returned := false
 	defer func() {
 		if !returned { // a panic, http.ErrAbortHandler too, or runtime.Goexit: it goes on
@@ -26,11 +27,12 @@ func (h *guarded) run(w http.ResponseWriter, r *http.Request, c *dedup.Claim) {
 		}
 	}()
 	h.next.ServeHTTP(rec, r.WithContext(rec.context(ctx)))
-	returned = true
 	if rec.status == 0 && !rec.hijacked {
 		rec.WriteHeader(http.StatusOK) // as net/http says for a handler that writes nothing
 	}
-	instead := h.remember(ctx, c, h.outcome(rec))
+	o := h.outcome(rec) // whose Options.Retryable may panic like a handler
+	returned = true
+	instead := h.remember(ctx, c, o)
 	switch {
 	case rec.sent():
 	case instead != nil:

@@ -148,6 +148,8 @@ func (t *Tokens) mayIssue(now time.Time) bool {
 func (t *Tokens) Redeem(ctx context.Context, subject, token string, fn func(ctx context.Context) error) error {
 	ends, ok := expiry(token)
 	switch {
+	case fn == nil:
+		return errors.New("httpdedup: redeem: fn is nil; pass what the token is for")
 	case !ok:
 		return ErrTokenUnknown
 	case subject == "":

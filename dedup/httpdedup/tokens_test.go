@@ -256,6 +256,7 @@ func TestTokensRefuseWhatCannotBeMeant(t *testing.T) {
 		"Memory 1m0s is below Token": func() error { return tokenOptions(g, httpdedup.TokenOptions{Memory: time.Minute}) },
 		"the Guard's lease 30s":      func() error { return tokenOptions(g, httpdedup.TokenOptions{TTL: 1e9, Memory: 2e9}) },
 		"MaxIssued -1":               func() error { return tokenOptions(g, httpdedup.TokenOptions{MaxIssued: -1}) },
+		"fn is nil":                  func() error { return e.tokens(g, nil).Redeem(t.Context(), "ann", "x", nil) },
 		"subject is empty":           func() error { _, err := e.tokens(g, nil).Issue(t.Context(), ""); return err },
 	} {
 		require.ErrorContains(t, make(), wanted)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log"
 	"net/http"
+	"sync/atomic"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/chi/v5/middleware"
@@ -14,7 +15,7 @@ import (
 	"github.com/idemq/idemq/dedup/memstore"
 )
 
-type shop struct{ runs int }
+type shop struct{ runs atomic.Int64 }
 
 func (s *shop) routes(guard *dedup.Guard) (http.Handler, error) {
 	idempotent, err := httpdedup.Middleware(guard, "payments", caller, nil)
@@ -28,7 +29,7 @@ func (s *shop) routes(guard *dedup.Guard) (http.Handler, error) {
 }
 
 func (s *shop) pay(w http.ResponseWriter, r *http.Request) {
-	s.runs++
+	s.runs.Add(1)
 	switch amount, err := io.ReadAll(r.Body); {
 	case err != nil || string(amount) == "down":
 		http.Error(w, "try again", http.StatusServiceUnavailable) // not remembered

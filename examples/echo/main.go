@@ -5,6 +5,7 @@ import (
 	"io"
 	"log"
 	"net/http"
+	"sync/atomic"
 
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
@@ -14,7 +15,7 @@ import (
 	"github.com/idemq/idemq/dedup/memstore"
 )
 
-type shop struct{ runs int }
+type shop struct{ runs atomic.Int64 }
 
 func (s *shop) routes(guard *dedup.Guard) (http.Handler, error) {
 	idempotent, err := httpdedup.Middleware(guard, "payments", caller, nil)
@@ -39,7 +40,7 @@ func errorsInside(next echo.HandlerFunc) echo.HandlerFunc {
 }
 
 func (s *shop) pay(c echo.Context) error {
-	s.runs++
+	s.runs.Add(1)
 	switch amount, err := io.ReadAll(c.Request().Body); {
 	case err != nil || string(amount) == "down":
 		return echo.NewHTTPError(http.StatusServiceUnavailable, "try again") // not remembered

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log"
 	"net/http"
+	"sync/atomic"
 
 	"github.com/gin-gonic/gin"
 
@@ -14,7 +15,7 @@ import (
 	"github.com/idemq/idemq/dedup/memstore"
 )
 
-type shop struct{ runs int }
+type shop struct{ runs atomic.Int64 }
 
 func (s *shop) routes(guard *dedup.Guard) (http.Handler, error) {
 	idempotent, err := httpdedup.Middleware(guard, "payments", caller, nil)
@@ -27,7 +28,7 @@ func (s *shop) routes(guard *dedup.Guard) (http.Handler, error) {
 }
 
 func (s *shop) pay(c *gin.Context) {
-	s.runs++
+	s.runs.Add(1)
 	switch amount, err := io.ReadAll(c.Request.Body); {
 	case err != nil || string(amount) == "down":
 		c.String(http.StatusServiceUnavailable, "try again") // not remembered

@@ -18,5 +18,5 @@ func TestPayments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	check.Payments(t, routes, func() int { return s.runs })
+	check.Payments(t, routes, func() int { return int(s.runs.Load()) })
 }

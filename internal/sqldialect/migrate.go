@@ -78,7 +78,7 @@ func (s *Schema) Migrate(ctx context.Context, db *sql.DB) error {
 	case err != nil:
 		return err
 	case v == len(s.Steps):
-		return nil
+		return s.there(ctx, db)
 	case v > len(s.Steps):
 		return s.newer(v)
 	}
@@ -95,6 +95,16 @@ func (s *Schema) Migrate(ctx context.Context, db *sql.DB) error {
 	default:
 		return s.underLock(ctx, conn)
 	}
+}
+
+// there finds out whether the table that the note of versions tells of was dropped since.
+func (s *Schema) there(ctx context.Context, db *sql.DB) error {
+	_, err := db.ExecContext(ctx, "SELECT 1 FROM "+s.Table.Quoted()+" WHERE 1 = 0")
+	if Classify(s.Dialect, err) != NoTable {
+		return err
+	}
+	return fmt.Errorf("table %s was dropped, and %s still has its version; to make it anew: DELETE FROM %s WHERE name = '%s', and drop what is left beside it: %w",
+		s.Table, versions, versions, s.Table.Name(), err)
 }
 
 func (s *Schema) newer(v int) error {

@@ -55,6 +55,9 @@ func (d *door) Publish(ctx context.Context, ms []outbox.Message, errs []error) e
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.calls++
+	if _, ends := ctx.Deadline(); !ends {
+		b.wrong = append(b.wrong, "a call without an end")
+	}
 	if len(ms) != len(errs) || len(ms) == 0 {
 		b.wrong = append(b.wrong, fmt.Sprintf("%d messages with room for %d answers", len(ms), len(errs)))
 	}

@@ -88,7 +88,7 @@ func parks(e *env) {
 	require.ErrorContains(e, e.o.Requeue(e.Context(), "bad-0"), "0 of 1 messages are requeued")
 	require.ErrorContains(e, e.o.Requeue(e.Context(), "nobody"), "0 of 1 messages are requeued")
 	e.b.set(func(*broker) { refusing = false })
-	require.NoError(e, e.o.Requeue(e.Context(), "bad-1", "bad-1"))
+	require.ErrorContains(e, e.o.Requeue(e.Context(), "bad-1", "bad-1", "not \x00 one"), "1 of 2 messages are requeued")
 	e.arrived(303 + 20)
 	e.ordered()
 	e.await("written back", func() bool { return e.stats() == outbox.Stats{} })

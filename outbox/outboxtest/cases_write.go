@@ -233,6 +233,8 @@ func noTransaction(e *env) {
 	require.ErrorIs(e, err, outbox.ErrNoTransaction)
 	require.ErrorContains(e, err, "a *sql.DB")
 	require.ErrorIs(e, e.o.Write(e.Context(), nil, m), outbox.ErrNoTransaction)
+	require.ErrorIs(e, e.o.Write(e.Context(), (*sql.Tx)(nil), m), outbox.ErrNoTransaction)
+	require.ErrorContains(e, e.o.InTx(e.Context(), nil, nil), "f is nil")
 	c, err := e.db.Conn(e.Context())
 	require.NoError(e, err)
 	defer c.Close()
@@ -273,4 +275,7 @@ func migrated(e *env) {
 	wg.Wait()
 	e.table = table
 	require.Equal(e, 65, e.number("SELECT count(*) FROM %s_shards"))
+	_, err := e.db.ExecContext(e.Context(), "DROP TABLE "+table)
+	require.NoError(e, err)
+	require.ErrorContains(e, o.Migrate(e.Context()), "was dropped, and idemq_schema still has its version")
 }

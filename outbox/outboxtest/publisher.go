@@ -112,6 +112,13 @@ func (p *publishing) received(topic string, n int) map[string]outbox.Message {
 	return got
 }
 
+// ofAnother are headers by which a consumer would name or steer the message, as a handler has them from
+// the message that it handles, and may pass on.
+var ofAnother = map[string]string{
+	"message-id": "another", "Message-ID": "another", "idempotency-key": "another",
+	"idemq-id": "another", "idemq-redrive": "another", "idemq-scope": "another", "idemq-cause": "another", "idemq-origin": "another",
+}
+
 func (p *publishing) asGiven() {
 	topic := p.Topic(p.TB)
 	ms := []outbox.Message{
@@ -119,9 +126,16 @@ func (p *publishing) asGiven() {
 		{ID: "none", Topic: topic, Key: "k2"},
 		{ID: "empty", Topic: topic, Body: []byte{}},
 		{ID: "large", Topic: topic, Body: make([]byte, 500_000)},
+		{ID: "passed on", Topic: topic, Headers: ofAnother, Body: []byte("b")},
 	}
 	p.sent(p.send(p.open(), ms...))
 	got := p.received(topic, len(ms))
+	for k := range ofAnother {
+		if k != "idempotency-key" { // which may be somebody else's, and names nothing beside the ID
+			require.NotEqual(p, "another", got["passed on"].Headers[k], k)
+		}
+	}
+	ms[4].Headers = nil
 	for _, m := range ms {
 		g := got[m.ID]
 		require.Equal(p, m.Key, g.Key, m.ID)

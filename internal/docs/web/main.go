@@ -31,7 +31,7 @@ func user(r *http.Request) string {
 
 func pay(w http.ResponseWriter, r *http.Request) {
 	log.Printf("charging %s", user(r))
-	w.WriteHeader(http.StatusCreated) // remembered; a 5xx would not be, and the next try would run
+	w.WriteHeader(http.StatusCreated) // remembered; a 5xx would not be, and the next try would run: see httpdedup.EffectDone
 	fmt.Fprintln(w, "paid")
 }
 
