@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"sync"
 	"time"
@@ -102,12 +103,20 @@ func (d *director) silent() time.Duration {
 	return time.Since(d.heard)
 }
 
+// placing are the kills being placed: by child, its victim.
+func (d *director) placing() map[int]string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return maps.Clone(d.victim)
+}
+
 func (d *director) gone(ctx context.Context, child int) bool {
 	return d.ended || d.dead[child] || ctx.Err() != nil
 }
 
 func (d *director) begin(ctx context.Context, child int, order string, at place) (do string, ok bool) {
 	d.ledger.begin(child, order, at)
+	d.spare(order)
 	d.moved.Broadcast() // an effect of the order whose claim was lost is not waited for any more: see open
 	if d.due[order] == beforeEffect && d.single(ctx, child, order) {
 		d.strike(child, order, beforeEffect)
@@ -147,6 +156,7 @@ func (d *director) effect(ctx context.Context, child int, order string) (ok bool
 
 func (d *director) ack(r report, order string) (ok bool) {
 	if !r.Ran {
+		d.spare(order)
 		d.ledger.duplicate(order, r.At)
 		d.ledger.settle(r.At)
 		return true
@@ -163,13 +173,24 @@ func (d *director) ack(r report, order string) (ok bool) {
 	return true
 }
 
+// spare ends the placing of kills for which a child waits whose run of order ended without a verdict, as of one whose claim
+// was lost: the order begins anew, here or in another child, or is done already.
+func (d *director) spare(order string) {
+	for child, victim := range d.victim {
+		if victim == order {
+			delete(d.victim, child)
+			d.moved.Broadcast()
+		}
+	}
+}
+
 // single makes order the child's victim, and waits until the child's other effects have their verdicts.
 func (d *director) single(ctx context.Context, child int, order string) bool {
 	if d.victim[child] != "" {
 		return false
 	}
 	d.victim[child] = order
-	for !d.gone(ctx, child) {
+	for d.victim[child] == order && !d.gone(ctx, child) {
 		if d.ledger.open(child, order) == 0 {
 			return true
 		}
@@ -181,6 +202,7 @@ func (d *director) single(ctx context.Context, child int, order string) bool {
 // strike kills. That the child is dead is known first, so nothing that it may still send counts.
 func (d *director) strike(child int, order string, p point) {
 	delete(d.due, order)
+	delete(d.victim, child)
 	d.dead[child] = true
 	d.ledger.kill(child, p)
 	d.moved.Broadcast()

@@ -112,6 +112,29 @@ func TestNoOtherEffectWhileAKillIsPlaced(t *testing.T) {
 	})
 }
 
+// A transaction that fails after its effect, say because its claim was lost, leaves no verdict and no acknowledgement.
+func TestVictimWhoseRunCameToNothingHoldsNobodyUp(t *testing.T) {
+	for name, again := range map[string]int{"it begins anew in another child": 2, "it begins anew in the same child": 1} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d, kills := stage()
+				answered(t, d, 1, begin, "late", goOn)
+				answered(t, d, 1, effect, "late", goOn)
+				answered(t, d, 1, begin, "plain", goOn)
+				go tell(d, 1, effect, "plain")
+				answered(t, d, again, begin, "late", goOn)
+				synctest.Wait()
+				require.Equal(t, 1, d.ledger.open(1, ""), "the effect of plain")
+				answered(t, d, 1, verdict, "plain", goOn)
+				answered(t, d, again, effect, "late", goOn)
+				_, ok := tell(d, again, ack, "late")
+				require.False(t, ok)
+				require.Equal(t, []killed{{again, "late", beforeAck}}, *kills)
+			})
+		})
+	}
+}
+
 func TestEndLetsNobodyWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, kills := stage()

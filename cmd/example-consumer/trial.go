@@ -188,8 +188,8 @@ func (t *trial) awaitEnd(ctx context.Context) error {
 		open := t.director.ledger.unsettled()
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w (%d messages are not relayed, %d copies are not acknowledged, the broker has %d)",
-				errors.Join(context.Cause(ctx), last, err), waiting, open, left)
+			return fmt.Errorf("%w (%d messages are not relayed, %d copies are not acknowledged, the broker has %d, kills being placed: %v)",
+				errors.Join(context.Cause(ctx), last, err), waiting, open, left, t.director.placing())
 		case <-time.After(100 * time.Millisecond):
 		}
 		if waiting > 0 || open > 0 || err != nil {

@@ -107,6 +107,7 @@ func rocketMQSettings(namesrv, listen int, data string) []string {
 		"storePathRootDir=" + data,
 		"autoCreateTopicEnable=false", "enablePropertyFilter=true", "flushDiskType=ASYNC_FLUSH",
 		"mappedFileSizeCommitLog=67108864", "mappedFileSizeConsumeQueue=600000", "diskMaxUsedSpaceRatio=99",
+		"waitTimeMillsInSendQueue=5000", // not 200: a machine that is busy with tests is not a broker that has too much to do
 		"transactionTimeOut=3000", "transactionCheckInterval=3000", "messageDelayLevel=" + DelayLevels,
 	}
 }
