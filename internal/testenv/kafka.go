@@ -51,11 +51,11 @@ func startKafka(tb testing.TB, port int, advertised string, settings []string) *
 	if err := os.WriteFile(config, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
 		tb.Fatalf("kafka: its configuration: %v", err)
 	}
-	format := exec.Command(java, "-cp", jars, "kafka.tools.StorageTool", "format", "-t", "aWRlbXEtdGVzdHMta2Fma2E", "-c", config)
+	format := exec.Command(java, quickStart, "-cp", jars, "kafka.tools.StorageTool", "format", "-t", "aWRlbXEtdGVzdHMta2Fma2E", "-c", config)
 	if out, err := format.CombinedOutput(); err != nil {
 		tb.Fatalf("kafka: format its folder: %v\n%s", err, out)
 	}
-	command := []string{java, "-Xms128m", "-Xmx512m", "-cp", jars, "kafka.Kafka", config}
+	command := []string{java, quickStart, "-Xms128m", "-Xmx512m", "-cp", jars, "kafka.Kafka", config}
 	return &KafkaServer{
 		Process: startProcess(tb, "kafka", folder, command, func() error { return askKafka(local(port)) }),
 		Addr:    advertised,

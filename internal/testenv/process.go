@@ -28,6 +28,9 @@ type Process struct {
 	forks bool           // its children serve the clients, so that what befalls it must befall them
 }
 
+// quickStart keeps Java from compiling a second time what a server of a few seconds runs: half the processor time of its start.
+const quickStart = "-XX:TieredStopAtLevel=1"
+
 func startProcess(tb testing.TB, name, folder string, command []string, answers func() error) *Process {
 	tb.Helper()
 	p := &Process{tb: tb, name: name, command: command, folder: folder, answers: answers, stop: syscall.SIGTERM}

@@ -37,7 +37,7 @@ func StartRocketMQ(tb testing.TB, settings ...string) *RocketMQServer {
 	config := filepath.Join(home, "namesrv.properties")
 	writeLines(tb, config, "listenPort="+strconv.Itoa(port))
 	s.NameServer = startProcess(tb, "rocketmq-namesrv", home, []string{
-		"env", "ROCKETMQ_HOME=" + home, java, "-Xmx128m", "-cp", jars, "-Duser.home=" + home,
+		"env", "ROCKETMQ_HOME=" + home, java, quickStart, "-Xmx128m", "-cp", jars, "-Duser.home=" + home,
 		"org.apache.rocketmq.namesrv.NamesrvStartup", "-c", config,
 	}, func() error { _, err := askNameServer(s.Addr); return err })
 
@@ -45,7 +45,7 @@ func StartRocketMQ(tb testing.TB, settings ...string) *RocketMQServer {
 	config = filepath.Join(home, "broker.conf")
 	writeLines(tb, config, append(rocketMQSettings(port, listen, filepath.Join(home, "data")), settings...)...)
 	s.Broker = startProcess(tb, "rocketmq-broker", home, []string{
-		"env", "ROCKETMQ_HOME=" + home, java, "-Xmx384m", "-XX:MaxDirectMemorySize=256m",
+		"env", "ROCKETMQ_HOME=" + home, java, quickStart, "-Xmx384m", "-XX:MaxDirectMemorySize=256m",
 		"--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED", "--add-opens=java.base/java.nio=ALL-UNNAMED",
 		"--add-exports=java.base/sun.nio.ch=ALL-UNNAMED", "-cp", jars, "-Duser.home=" + home,
 		"org.apache.rocketmq.broker.BrokerStartup", "-c", config,
