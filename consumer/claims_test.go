@@ -1,8 +1,11 @@
 package consumer_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -19,16 +22,34 @@ import (
 
 func TestDuplicatesAreAcknowledgedWithoutRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGuard(t, memstore.New())
-		_, err := g.Do(t.Context(), work(message("m1", "")), func(context.Context) error { return nil })
+		var log bytes.Buffer
+		var seen counter
+		g, err := dedup.New("app", memstore.New(), &dedup.Options{
+			Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})), Observe: seen.observe,
+		})
 		require.NoError(t, err)
+		_, err = g.Do(t.Context(), work(message("done", "")), func(context.Context) error { return nil })
+		require.NoError(t, err)
+		c, err := g.Claim(t.Context(), work(message("dead", "")))
+		require.NoError(t, err)
+		require.NoError(t, c.FailFinal(t.Context(), errBoom))
 		b := consumertest.NewBroker()
-		b.Publish(message("m1", ""), message("m2", ""), message("m2", ""))
+		b.Publish(message("done", ""), message("new", ""), message("new", ""), message("dead", ""))
 		r := &recorder{}
 		stats := b.Drain(t, newConsumer(t, b, g, r.handle, nil))
-		require.Equal(t, []string{"m2"}, r.all())
+		require.Equal(t, []string{"new"}, r.all())
 		require.EqualValues(t, 1, stats.Done)
-		require.EqualValues(t, 2, stats.Duplicates)
+		require.EqualValues(t, 3, stats.Duplicates)
+		require.Equal(t, map[string]int{"ack": 1, "duplicate": 1, "own_batch": 1, "dead_again": 1}, seen.causes("settle"))
+		require.Equal(t, 1, seen.causes("claim")["duplicate"])
+
+		b.Redeliver()
+		stats = b.Drain(t, newConsumer(t, b, g, r.handle, nil))
+		require.Len(t, r.all(), 1)
+		require.EqualValues(t, 4, stats.Duplicates)
+		require.Equal(t, map[string]int{"ack": 1, "duplicate": 3, "own_batch": 2, "dead_again": 2}, seen.causes("settle"))
+		require.Equal(t, 3, seen.causes("claim")["duplicate"])
+		require.Empty(t, log.String(), "a duplicate is nothing to be warned of")
 	})
 }
 
@@ -233,6 +254,58 @@ func TestRedriveRunsAgainAndOnlyOnce(t *testing.T) {
 		require.EqualValues(t, 1, stats.Done)
 		require.EqualValues(t, 1, stats.Duplicates)
 	})
+}
+
+// A redrive is no copy of the message that it stands for, though both be claimed in one call: each runs, or
+// obeys the other's verdict.
+func TestRedriveBesideItsOriginalIsNoCopyOfIt(t *testing.T) {
+	bad := consumer.Permanent(errBoom)
+	for name, c := range map[string]struct {
+		before      error // word of the run before these two; nil: there was none
+		first, then int   // redrive numbers
+		word        error // of the first one's handler
+		runs        []int
+		causes      map[string]int
+	}{
+		"original fails for good":         {nil, 0, 1, bad, []int{0, 1}, map[string]int{"dead_letter": 1, "ack": 1}},
+		"original is done":                {nil, 0, 1, nil, []int{0}, map[string]int{"ack": 1, "duplicate": 1}},
+		"redrive fails for good":          {nil, 1, 0, bad, []int{1}, map[string]int{"dead_letter": 1, "dead_again": 1}},
+		"late copy of what had failed":    {bad, 0, 1, nil, []int{1}, map[string]int{"dead_again": 1, "ack": 1}},
+		"late copy is behind the redrive": {bad, 1, 0, nil, []int{1}, map[string]int{"ack": 1, "duplicate": 1}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var seen counter
+			g, err := dedup.New("app", memstore.New(), &dedup.Options{Logger: quiet, Observe: seen.observe})
+			require.NoError(t, err)
+			if c.before != nil {
+				done, err := g.Claim(t.Context(), work(message("m", "")))
+				require.NoError(t, err)
+				require.NoError(t, done.FailFinal(t.Context(), c.before))
+			}
+			first, then := message("m", "a"), message("m", "b")
+			first.Headers = map[string]string{consumer.RedriveHeader: strconv.Itoa(c.first)}
+			then.Headers = map[string]string{consumer.RedriveHeader: strconv.Itoa(c.then)}
+			s := newSource()
+			s.publish(first, then)
+			var runs []int
+			k := newConsumer(t, s, g, func(_ context.Context, m *consumer.Message) error {
+				runs = append(runs, m.Redrive)
+				time.Sleep(5 * time.Second)
+				if m.Redrive == c.first {
+					return c.word
+				}
+				return nil
+			}, nil)
+			stop := start(t, k)
+			time.Sleep(time.Minute)
+			require.NoError(t, stop())
+			require.Equal(t, c.runs, runs, name)
+			require.Len(t, s.said("dead letter"), c.causes["dead_letter"], name)
+			require.Equal(t, c.causes, seen.causes("settle"), name)
+			require.Zero(t, s.left())
+			s.kept(t)
+		})
+	}
 }
 
 func TestTwoGroupsBothRun(t *testing.T) {

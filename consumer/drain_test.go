@@ -124,3 +124,67 @@ func TestContextThatHasEndedRunsNothing(t *testing.T) {
 		require.ErrorContains(t, c.Run(t.Context()), "called before")
 	})
 }
+
+func TestSourceThatDoesNotCloseInTimeIsAnErrorOfTheRun(t *testing.T) {
+	for name, gone := range map[string]error{"drained": nil, "nothing to receive": errBoom} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSource()
+			s.closing = func(ctx context.Context) error {
+				require.NoError(t, ctx.Err(), "the end of Run's context is where closing begins")
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			s.receive = func() error { return gone }
+			s.publish(message("m0", ""))
+			c := newConsumer(t, s, newGuard(t, memstore.New()), (&recorder{}).handle, nil)
+			stop := start(t, c)
+			synctest.Wait()
+			begun := time.Now()
+			err := stop()
+			require.InDelta(t, 10, time.Since(begun).Seconds(), 0.1, name)
+			require.ErrorIs(t, err, context.DeadlineExceeded, name)
+			require.ErrorContains(t, err, "close the source", name)
+			if gone != nil {
+				require.ErrorIs(t, err, gone, "neither hides the other")
+			}
+			s.kept(t)
+		})
+	}
+}
+
+func TestMessageGivenUpDuringADrainIsDeadLetteredBeforeRunReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGuard(t, memstore.New())
+		s := newSource()
+		refused := 0
+		s.fail = func(w string, m *consumer.Message) error {
+			if w == "dead letter" {
+				if refused++; refused == 1 {
+					return errBoom
+				}
+				require.Equal(t, dedup.Condemned, inspect(t, g, m.ID).State)
+			}
+			return nil
+		}
+		s.closing = func(context.Context) error {
+			require.Equal(t, []string{"m0"}, s.said("ack"), "nothing is settled after Close")
+			return nil
+		}
+		s.publish(message("m0", ""))
+		c := newConsumer(t, s, g, func(ctx context.Context, _ *consumer.Message) error {
+			time.Sleep(2 * time.Second)
+			require.NoError(t, ctx.Err())
+			return consumer.Permanent(errBoom)
+		}, nil)
+		stop := start(t, c)
+		time.Sleep(time.Second)
+		begun := time.Now()
+		require.NoError(t, stop())
+		require.InDelta(t, 1.1, time.Since(begun).Seconds(), 0.01, "the handler's rest, and a second try at the dead letter")
+		require.Equal(t, []string{"m0"}, s.said("dead letter"))
+		require.EqualValues(t, 1, c.Stats().DeadLettered)
+		require.Equal(t, dedup.Failed, inspect(t, g, "m0").State)
+		require.Zero(t, s.left())
+		s.kept(t)
+	})
+}

@@ -24,6 +24,7 @@ type source struct {
 	policy   consumer.Policy                              // defaults
 	fail     func(word string, m *consumer.Message) error // before each word; nil: nothing fails
 	receive  func() error                                 // before each Receive; nil: nothing fails
+	closing  func(ctx context.Context) error              // Close's answer; nil: closed at once
 
 	connected atomic.Bool
 
@@ -139,14 +140,17 @@ func (s *source) take(most int) (ds []consumer.Delivery) {
 	return ds
 }
 
-func (s *source) Close(context.Context) error {
+func (s *source) Close(ctx context.Context) error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.closed {
 		s.broken = append(s.broken, "closed twice")
 	}
 	s.closed = true
-	return nil
+	s.mu.Unlock()
+	if s.closing == nil {
+		return nil
+	}
+	return s.closing(ctx)
 }
 
 // said are the words w that arrived, in order, as the messages' published IDs.

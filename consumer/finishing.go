@@ -86,6 +86,7 @@ func (e *engine) conclude(t *task) {
 		case !errors.Is(t.answer, dedup.ErrSuperseded): // this record's own fault
 			e.log.Error("consumer: outcome cannot be written, will try again", "scope", t.Scope, "id", short(t.work.ID), "outcome", t.outcome.State, "err", t.answer)
 			e.timers.set(t, time.Now().Add(time.Second))
+			e.standAside(t)
 			return
 		case t.then != thenPark && t.then != thenGiveBack:
 			e.askAgain(t) // never act on that: the record decides
@@ -112,6 +113,18 @@ func (e *engine) conclude(t *task) {
 		e.park(t)
 	case thenGiveBack:
 		e.giveBack(t)
+	}
+}
+
+// standAside lets everybody else go on while t's record, by itself, takes no outcome: that may last.
+// Others want what is claimed behind t, and a suspect's turn would keep every handler from starting.
+// A crash meanwhile may be counted as the suspect's own, which costs it one of MaxCrashes.
+func (e *engine) standAside(t *task) {
+	if t.lane != nil && t.lane.head() == t {
+		e.hold(t.lane)
+	}
+	if e.turn == t {
+		e.nextTurn()
 	}
 }
 

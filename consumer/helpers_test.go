@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -107,6 +108,30 @@ func (r *recorder) times(id string) (n int) {
 		}
 	}
 	return n
+}
+
+// counter counts events by name and cause.
+type counter struct {
+	mu sync.Mutex
+	n  map[string]map[string]int
+}
+
+func (c *counter) observe(e dedup.Event) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n == nil {
+		c.n = make(map[string]map[string]int)
+	}
+	if c.n[e.Name] == nil {
+		c.n[e.Name] = make(map[string]int)
+	}
+	c.n[e.Name][e.Cause] += e.N
+}
+
+func (c *counter) causes(name string) map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.n[name])
 }
 
 // crash leaves ms as an owner leaves them that vanished n times: alone, if it was.

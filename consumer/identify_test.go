@@ -29,6 +29,11 @@ func TestTheFirstRuleWithAnAnswerNames(t *testing.T) {
 	delete(m.Headers, "Message-Id")
 	require.Equal(t, "k", named(m, true).ID)
 
+	m.Headers = map[string]string{consumer.IDHeader: "", "message-id": "", "idempotency-key": "k"}
+	n = named(m, true)
+	require.Equal(t, "k", n.ID, "an empty name is none")
+	require.Equal(t, "header:idempotency-key", n.IDFrom)
+
 	m.Headers = map[string]string{"message-id": "app-1", consumer.IDHeader: "first", consumer.RedriveHeader: "3"}
 	n = named(m, true)
 	require.Equal(t, "first", n.ID, "a dead letter's name outranks every rule")

@@ -70,6 +70,11 @@ func TestNothingBehindAWaitingHeadIsHeld(t *testing.T) {
 			stop := start(t, c)
 			time.Sleep(time.Minute)
 			require.EqualValues(t, 40, c.Stats().Waiting, name)
+			if head != nil { // it must survive a crash
+				m0 := inspect(t, g, "m0")
+				require.Equal(t, dedup.Retryable, m0.State, "the failure is written before the delay, not after it")
+				require.Equal(t, 2, m0.Attempt)
+			}
 			for _, m := range messages(40, "")[1:] {
 				r, err := g.Inspect(t.Context(), work(m))
 				if err == nil {
@@ -130,6 +135,37 @@ func TestTwinsInOtherLanesKeepTheirPlaces(t *testing.T) {
 		require.ElementsMatch(t, []string{"a1", "b1"}, r.all()[4:])
 		require.EqualValues(t, 4, c.Stats().Done)
 		require.EqualValues(t, 1, c.Stats().Duplicates)
+		s.kept(t)
+	})
+}
+
+// Handlers that take every slot for far longer than a lease must not keep its beats from going out.
+func TestHandlersInEverySlotKeepTheirClaimsForLongerThanTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := memstore.New()
+		s := newSource()
+		ms := messages(4, "")
+		s.publish(ms...)
+		r := &recorder{do: func(ctx context.Context, _ *consumer.Message) error {
+			time.Sleep(5 * time.Minute)
+			return ctx.Err()
+		}}
+		c := newConsumer(t, s, newGuard(t, mem), r.handle, &consumer.Options{Policy: consumer.Policy{Concurrency: 4, HandlerTimeout: 10 * time.Minute}})
+		stop := start(t, c)
+		other := newGuard(t, mem)
+		for range 9 { // once in each lease and a little more
+			time.Sleep(32 * time.Second)
+			for _, m := range ms {
+				claim, err := other.Claim(t.Context(), work(m))
+				require.NoError(t, err)
+				require.Equal(t, dedup.InProgress, claim.State)
+			}
+		}
+		time.Sleep(time.Minute)
+		require.EqualValues(t, 4, c.Stats().Done)
+		require.NoError(t, stop())
+		require.Len(t, r.all(), 4)
+		require.EqualValues(t, 4, r.most.Load())
 		s.kept(t)
 	})
 }

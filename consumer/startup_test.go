@@ -68,6 +68,37 @@ func TestRetentionFollowsTheRetryWindow(t *testing.T) {
 	require.Contains(t, p.Why, "crashes x (lease 30s")
 }
 
+func TestVerdictsAreRememberedForThePlansRetention(t *testing.T) {
+	for _, declared := range []time.Duration{0, 200 * time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSource()
+			s.publish(message("done", ""), message("dead", ""), message("later", ""))
+			g := newGuard(t, memstore.New())
+			c := newConsumer(t, s, g, func(_ context.Context, m *consumer.Message) error {
+				switch m.ID {
+				case "dead":
+					return consumer.Permanent(errBoom)
+				case "later":
+					return consumer.RetryAfter(time.Hour, errBoom)
+				}
+				return nil
+			}, &consumer.Options{Retention: declared})
+			want := c.Plan().Retention
+			require.NotEqual(t, g.Options().Retention, want, "the Guard's own would be too short, or go unnoticed here")
+			now := time.Now()
+			stop := start(t, c)
+			synctest.Wait()
+			for id, state := range map[string]dedup.State{"done": dedup.Done, "dead": dedup.Failed, "later": dedup.Retryable} {
+				r := inspect(t, g, id)
+				require.Equal(t, state, r.State)
+				require.WithinDuration(t, now.Add(want), r.Expires, time.Second, id)
+			}
+			require.NoError(t, stop())
+			s.kept(t)
+		})
+	}
+}
+
 // pinged is a store whose Ping can be told what to say.
 type pinged struct {
 	dedup.Store

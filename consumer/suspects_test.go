@@ -2,6 +2,7 @@ package consumer_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idemq/idemq/consumer"
+	"github.com/idemq/idemq/dedup"
 	"github.com/idemq/idemq/dedup/memstore"
 )
 
@@ -151,4 +153,48 @@ func TestAsManyHungHandlersAsSlotsEndTheRun(t *testing.T) {
 		require.EqualValues(t, 3, c.Stats().Zombies)
 		close(hang)
 	})
+}
+
+// Beats have a connection of their own, so they can be down alone; then no suspect can be marked as
+// running alone. It neither asks without a pause nor keeps the others from running meanwhile.
+func TestSuspectThatCannotBeMarkedAsAloneLetsTheOthersRun(t *testing.T) {
+	for _, hold := range []time.Duration{-1, 5 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			var down atomic.Bool
+			var claims atomic.Int64
+			f := faults(func(m string) bool {
+				time.Sleep(time.Millisecond)
+				if m == "Claim" {
+					claims.Add(1)
+				}
+				return m == "Extend" && down.Load()
+			})
+			g := newGuard(t, f)
+			suspect := message("suspect", "lane")
+			crash(t, g, 1, false, suspect)
+			down.Store(true)
+			s := newSource()
+			s.hold = hold
+			s.publish(suspect)
+			s.publish(messages(20, "other")...)
+			r := &recorder{}
+			c := newConsumer(t, s, g, r.handle, nil)
+			stop := start(t, c)
+			time.Sleep(time.Minute)
+			require.EqualValues(t, 20, c.Stats().Done)
+			require.Zero(t, r.times("suspect"))
+			require.Less(t, claims.Load(), int64(100), "about once a second")
+			down.Store(false)
+			time.Sleep(5 * time.Second)
+			require.NoError(t, stop())
+			require.Equal(t, 1, r.times("suspect"))
+			require.EqualValues(t, 21, c.Stats().Done)
+			for _, w := range s.all() {
+				if w.what == "retry" {
+					require.ErrorIs(t, w.cause, dedup.ErrInProgress, "no attempt")
+				}
+			}
+			s.kept(t)
+		})
+	}
 }

@@ -120,6 +120,7 @@ func (e *engine) work(s *stint) {
 		if t == nil {
 			break
 		}
+		t.result = nil
 		if t.started = e.mayStart(t); t.started {
 			e.handle(t)
 		}
@@ -243,6 +244,9 @@ func (e *engine) notStarted(t *task) {
 		e.release(t, thenGiveBack)
 	case t.overdue(time.Now(), e.longest()):
 		t.delay = overdueDelay
+		e.release(t, thenRetry)
+	case t.result != nil: // a suspect that could not be marked as alone: at once that would only fail again
+		t.delay = time.Second
 		e.release(t, thenRetry)
 	default: // the lease was lost while it waited
 		e.release(t, thenPark)

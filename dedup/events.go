@@ -10,7 +10,11 @@ import "time"
 //	store      cause: claim, extend, finish; Took, Err     (one per round trip; N = batch size)
 //	lease_lost
 //	record_lost (by a heartbeat that made the record anew)
-//	receive, handle, settle (consumer)
+//	receive    (consumer)
+//	handle     (consumer) cause: ok, error, timeout, cancelled; Took, Err
+//	settle     (consumer) cause: ack, dead_letter, retry, give_back; or, acknowledged without running: duplicate (done before: the
+//	           broker's copy or the producer's, which look alike), own_batch (copy of one that was on its way in this process),
+//	           dead_again (failed for good before). Err: the broker did not take it
 //	request    (httpdedup) cause: remembered, replayed, not_remembered, answer_not_kept, unprotected, no_key, superseded, unsettled, or the
 //	           reason of a problem that it answered: in-progress, key-reused, …
 type Event struct {

@@ -3,6 +3,7 @@ package dedup_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -243,4 +244,42 @@ func TestCondemnedWorkIsNotRunAgain(t *testing.T) {
 	ran, err := g.Do(t.Context(), redriven, func(context.Context) error { return nil })
 	require.NoError(t, err)
 	require.True(t, ran)
+}
+
+// The inner work is a piece of its own: it needs no room that the outer one has, and neither's word
+// is taken for the other's.
+func TestWorkInsideOfWorkHasAClaimOfItsOwn(t *testing.T) {
+	g := newGuard(t, memstore.New(), nil)
+	for attempt, word := range []error{errBoom, nil} {
+		outer := work(fmt.Sprint("outer-", attempt))
+		ran, err := g.Do(t.Context(), outer, func(ctx context.Context) error {
+			mine := dedup.ClaimFrom(ctx)
+			require.Equal(t, outer, mine.Work)
+			ran, err := g.Do(ctx, work("inner"), func(ctx context.Context) error {
+				require.Equal(t, work("inner"), dedup.ClaimFrom(ctx).Work)
+				require.Equal(t, attempt+1, dedup.ClaimFrom(ctx).Attempt)
+				_, err := g.Do(ctx, outer, func(context.Context) error { return nil })
+				require.ErrorIs(t, err, dedup.ErrInProgress, "nor is it the same claim again")
+				return word
+			})
+			require.True(t, ran)
+			require.ErrorIs(t, err, word)
+			require.Same(t, mine, dedup.ClaimFrom(ctx))
+			require.True(t, mine.Held())
+			return nil
+		})
+		require.NoError(t, err)
+		require.True(t, ran)
+		r, err := g.Inspect(t.Context(), outer)
+		require.NoError(t, err)
+		require.Equal(t, dedup.Done, r.State)
+		r, err = g.Inspect(t.Context(), work("inner"))
+		require.NoError(t, err)
+		if word != nil {
+			require.Equal(t, dedup.Retryable, r.State)
+			require.Equal(t, 2, r.Attempt)
+			continue
+		}
+		require.Equal(t, dedup.Done, r.State)
+	}
 }
