@@ -32,8 +32,8 @@ func newMarkerStatements(d sqldialect.Dialect, table string) markerStatements {
 	case sqldialect.PostgreSQL:
 		s.confirm = fmt.Sprintf("UPDATE %s AS t SET %s FROM %s WHERE t.k = q.k AND t.state = 1", table, set, keys)
 		s.sweep = fmt.Sprintf("DELETE FROM %s WHERE k IN (SELECT k FROM %s WHERE %s LIMIT %d FOR UPDATE SKIP LOCKED)", table, table, old("2, 3", 1), sweepRows)
-	case sqldialect.MySQL:
-		s.confirm = fmt.Sprintf("UPDATE %s STRAIGHT_JOIN %s AS t ON t.k = q.k SET t.state = 2, t.head = NULL, t.body = NULL WHERE t.state = 1", keys, table)
+	case sqldialect.MySQL: // which would read a small table from end to end, and wait for the lock of every marker on the way
+		s.confirm = fmt.Sprintf("UPDATE %s STRAIGHT_JOIN %s AS t FORCE INDEX FOR JOIN (PRIMARY) ON t.k = q.k SET t.state = 2, t.head = NULL, t.body = NULL WHERE t.state = 1", keys, table)
 		s.sweep = fmt.Sprintf("DELETE FROM %s WHERE %s LIMIT %d", table, old("2, 3", 1), sweepRows)
 	default:
 		s.confirm = fmt.Sprintf("UPDATE %s AS t SET %s FROM %s WHERE t.k = q.k AND t.state = 1", table, set, keys)

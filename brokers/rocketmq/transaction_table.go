@@ -179,10 +179,27 @@ func (m *markers) confirm(ctx context.Context, keys []string) error {
 		for _, k := range keys[from:to] {
 			rows.Bytes([]byte(k))
 		}
-		_, err := m.db.ExecContext(ctx, m.text.confirm, rows.Args()...)
-		return err
+		return m.confirmOnly(ctx, rows.Args())
 	}, func(_ int, err error) { contended = err })
 	return cmp.Or(err, contended)
+}
+
+// confirmOnly locks the markers that it is given and nothing else: under REPEATABLE READ, which is MySQL's own, it would lock the
+// gaps of keys that are gone, too, into which others write theirs.
+func (m *markers) confirmOnly(ctx context.Context, args []any) error {
+	if m.dialect != sqldialect.MySQL {
+		_, err := m.db.ExecContext(ctx, m.text.confirm, args...)
+		return err
+	}
+	tx, err := m.begin(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	if _, err := tx.ExecContext(ctx, m.text.confirm, args...); err != nil {
+		return err
+	}
+	return tx.Commit()
 }
 
 // sweepRows bounds one statement, and with it how long its locks last.

@@ -275,7 +275,7 @@ func (h *guarded) refuse(w http.ResponseWriter, p problem) {
 	p.send(w, h.opts.DocsURL)
 }
 
-// emit counts one request by what became of it.
+// emit counts one request by what became of it. One that is superseded counts a second time, by the answer it gets instead.
 func (h *guarded) emit(cause string) {
 	h.guard.Emit(dedup.Event{Name: "request", Scope: h.scope, Cause: cause, N: 1})
 }

@@ -37,6 +37,20 @@ var requestCases = []scenario{
 		require.True(e, s.must(201, "abc", `{"amount":1}`, with("Content-Type", "Application/JSON; charset=utf-8")).replayed())
 		s.ran(1)
 	}},
+	{"AnotherPathIsAnotherRequestThoughARouterStripsWhatTheyDifferIn", func(e *env) {
+		g := e.guard(&dedup.Options{Logger: quietSlog})
+		strip := func(next http.Handler) http.Handler {
+			mux := http.NewServeMux()
+			mux.Handle("/charges/", http.StripPrefix("/charges", next))
+			mux.Handle("/refunds/", http.StripPrefix("/refunds", next))
+			return mux
+		}
+		s := e.siteOf(g, "shop", created, nil, strip)
+		require.Equal(e, 201, s.send(http.MethodPost, "/charges/42", "abc", "10").status)
+		require.Equal(e, 422, s.send(http.MethodPost, "/refunds/42", "abc", "10").status)
+		require.True(e, s.send(http.MethodPost, "/charges/42", "abc", "10").replayed())
+		s.ran(1)
+	}},
 	{"AnotherRequestIsRefusedWhileTheFirstStillRuns", func(e *env) {
 		g := newGate(e)
 		s := e.site(g.created, nil)
@@ -212,6 +226,18 @@ func TestBodyThatWasReadBeforeIsAnErrorOfTheProgram(t *testing.T) {
 	s := e.siteOf(g, "shop", created, nil, parse)
 	s.must(500, "abc", "a=1", with("Content-Type", "application/x-www-form-urlencoded"))
 	s.ran(0)
+}
+
+func TestFingerprintIsTheSameWhicheverWayARequestCame(t *testing.T) {
+	of := func(target, sent string) dedup.Fingerprint {
+		r := httptest.NewRequest(http.MethodPost, target, nil)
+		r.RequestURI = sent
+		return httpdedup.JSONFingerprint(r, nil)
+	}
+	require.Equal(t, of("/orders?a=1", "/orders?a=1"), of("/orders?a=1", "http://shop.example/orders?a=1"))
+	require.NotEqual(t, of("/42", "/orders/42"), of("/42", "http://shop.example/refunds/42"))
+	require.Equal(t, of("/", "/"), of("/", "http://shop.example"))
+	require.NotEqual(t, of("/42", "/orders/42"), of("/42", "/orders/a://b/42"))
 }
 
 func TestJSONFingerprintComparesWhatHasNoCanonicalFormByteByByte(t *testing.T) {
