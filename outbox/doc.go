@@ -68,6 +68,9 @@
 // without headers of tracing (traceparent, tracestate, baggage, b3, x-b3-*, uber-trace-id): a handler that runs again is another trace.
 // A message that was published before its ID came again is not published again.
 //
+// Return the error of every statement from the transaction, also of one that does not matter to you: at a deadlock MySQL takes back the
+// whole transaction, SQLite at some errors, too, and what is written after that commits by itself, a message without its rows for one.
+//
 // On MySQL and SQLite an ID that is there already is locked until the transaction that wrote it again ends: a relay's note
 // about that row waits for it, and other rows' notes in the same batch with it. On PostgreSQL nothing waits.
 //

@@ -64,22 +64,43 @@ func (l *leases) hold(lane int64, n int) {
 const keptFrom = 4
 
 // connect keeps a connection, where the pool is bounded, so that leases live while transactions have all others.
+// Several relays on one Outbox keep several only where that leaves the pool its size.
 func (l *leases) connect(ctx context.Context) error {
-	if l.conn != nil || l.o.dialect == SQLite || l.o.db.Stats().MaxOpenConnections < keptFrom {
+	if l.conn != nil || l.o.dialect == SQLite || !l.o.spare() {
 		return nil
 	}
 	c, err := l.o.db.Conn(ctx)
-	if err == nil {
-		l.conn = c
+	if err != nil {
+		l.o.unspare()
+		return err
 	}
-	return err
+	l.conn = c
+	return nil
 }
 
 func (l *leases) disconnect() {
 	if l.conn != nil {
 		_ = l.conn.Close()
 		l.conn = nil
+		l.o.unspare()
 	}
+}
+
+// spare reports whether one more connection may be kept, and counts it.
+func (o *Outbox) spare() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.db.Stats().MaxOpenConnections-o.kept < keptFrom {
+		return false
+	}
+	o.kept++
+	return true
+}
+
+func (o *Outbox) unspare() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.kept--
 }
 
 func (l *leases) exec(ctx context.Context, text string, args []any) (int64, error) {
@@ -129,9 +150,7 @@ func (l *leases) tick(ctx context.Context) time.Duration {
 		l.failing = false
 		return wait
 	}
-	if !sqldialect.Answered(l.o.dialect, err) {
-		l.disconnect() // it may be broken
-	}
+	l.disconnect() // it may be broken, or lead to a server that was the primary once and answers that it must not write
 	if ctx.Err() == nil && !l.failing {
 		l.failing = true
 		l.log.Warn("outbox: the leases of the shards cannot be kept; trying again", "table", l.o.table.String(), "error", l.o.explain(err))

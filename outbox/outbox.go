@@ -52,6 +52,7 @@ type Outbox struct {
 	prepared map[string]*sql.Stmt // MySQL and SQLite: they would parse each text again
 	relays   map[*Relay]bool      // those that run in this process
 	notified time.Time
+	kept     int // connections, by relays
 }
 
 // Options tune an Outbox; nil is the default.
@@ -94,6 +95,9 @@ func New(db *sql.DB, d Dialect, o *Options) (*Outbox, error) {
 	if b.table, err = sqldialect.ParseTable(d, name); err != nil {
 		return nil, fmt.Errorf("outbox: New: Options.Table: %w", err)
 	}
+	if n := len(b.Channel()); o.Notify && n > maxChannel {
+		return nil, fmt.Errorf("outbox: New: Options.Notify is set, and %q has %d bytes; PostgreSQL's channels are named by at most %d: shorten Options.Table", b.Channel(), n, maxChannel)
+	}
 	b.schema = sqldialect.Schema{Dialect: d, Table: b.table}
 	if b.schema.Steps, err = sqldialect.ReadSteps(migrations, "migrations", d); err != nil {
 		return nil, fmt.Errorf("outbox: New: %w", err)
@@ -103,9 +107,14 @@ func New(db *sql.DB, d Dialect, o *Options) (*Outbox, error) {
 }
 
 // Migrate creates or upgrades the tables; safe to call from every instance at start. It needs the
-// right to define tables only where there is something to do. A schema of a later version of this package is refused.
+// right to define tables only where there is something to do. A schema of a later version of this package is refused, and so
+// is a server without CHECK constraints: MySQL before 8.0.16, and MariaDB where check_constraint_checks is off.
 func (o *Outbox) Migrate(ctx context.Context) error {
-	if err := o.schema.Migrate(ctx, o.db); err != nil {
+	err := o.schema.Migrate(ctx, o.db)
+	if err == nil {
+		err = o.checked(ctx)
+	}
+	if err != nil {
 		return fmt.Errorf("outbox: migrate: %w", err)
 	}
 	return nil

@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/idemq/idemq/dedup"
 )
 
 // InTx begins a transaction, runs f in it, commits where f returned nil, and then wakes the relays of this
-// Outbox. An error of f comes back as it is, after the rollback. An error of the commit may mean that it happened.
+// Outbox. An error of f comes back as it is, after the rollback. An error of the commit may mean that it happened; where f itself
+// ended the transaction it is dedup.ErrTxEnded.
 func (o *Outbox) InTx(ctx context.Context, opts *sql.TxOptions, f func(ctx context.Context, tx *sql.Tx) error) error {
 	if f == nil {
 		return errors.New("outbox: in tx: f is nil; pass the function that writes")
@@ -22,7 +25,12 @@ func (o *Outbox) InTx(ctx context.Context, opts *sql.TxOptions, f func(ctx conte
 	if err := f(ctx, tx); err != nil {
 		return err
 	}
-	if err := tx.Commit(); err != nil {
+	err = tx.Commit()
+	if errors.Is(err, sql.ErrTxDone) {
+		o.Wake() // in case that f has committed
+		return fmt.Errorf("outbox: in tx: %w: return nil to commit or an error to roll back, and call neither Commit nor Rollback", dedup.ErrTxEnded)
+	}
+	if err != nil {
 		return fmt.Errorf("outbox: in tx: commit: %w", err)
 	}
 	o.Wake()
@@ -53,6 +61,9 @@ func (o *Outbox) register(r *Relay, runs bool) {
 
 // Channel is the channel of PostgreSQL's NOTIFY that stands for the table.
 func (o *Outbox) Channel() string { return o.table.String() }
+
+// maxChannel is what PostgreSQL takes.
+const maxChannel = 63
 
 // notifyEvery is how much of its time a process spends on telling others, at most.
 const notifyEvery = 10 * time.Millisecond

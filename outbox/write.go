@@ -155,6 +155,8 @@ func (o *Outbox) connInTransaction(ctx context.Context, tx Tx) error {
 		if _, err := tx.ExecContext(ctx, "BEGIN"); err != nil {
 			return nil // within a transaction
 		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp) // else the pool would get it back with a transaction
+		defer cancel()
 		if _, err := tx.ExecContext(ctx, "ROLLBACK"); err != nil {
 			return err
 		}
@@ -167,7 +169,8 @@ func (o *Outbox) connInTransaction(ctx context.Context, tx Tx) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), !sqldialect.Answered(o.dialect, err):
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), !sqldialect.Answered(o.dialect, err),
+		sqldialect.Classify(o.dialect, err) == sqldialect.Aborted:
 		return err
 	}
 	return fmt.Errorf("a %T on which no transaction was begun: %w: %w", tx, ErrNoTransaction, err)

@@ -24,6 +24,7 @@ const (
 	ReadOnly          // a replica, or a transaction that must not write
 	TooBig            // a value does not fit its column, or the statement the server's limit
 	Check             // a CHECK constraint refuses the row
+	Aborted           // an earlier statement of the transaction failed, and it takes nothing but its end
 )
 
 // Classify reads err by what its driver shows of the server's answer:
@@ -99,6 +100,8 @@ func postgresClass(state string) Class {
 		return NoTable
 	case "25006":
 		return ReadOnly
+	case "25P02":
+		return Aborted
 	case "22001", "22003", "54000":
 		return TooBig
 	}

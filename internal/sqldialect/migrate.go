@@ -119,9 +119,13 @@ func (t Table) LockKey() int64 {
 }
 
 // LockName is an expression for the name of the table's lock on MySQL, where locks are the whole
-// server's.
+// server's. It is NULL where neither the table's name nor the connection says which database is meant.
 func (t Table) LockName(purpose string) string {
-	return fmt.Sprintf("CONCAT('idemq.%s.', SHA1(CONCAT(DATABASE(), '/%s')))", purpose, t)
+	database := "DATABASE()"
+	if t.schema != "" {
+		database = "'" + t.schema + "'"
+	}
+	return fmt.Sprintf("CONCAT('idemq.%s.', SHA1(CONCAT(%s, '/%s')))", purpose, database, t.name)
 }
 
 // within takes all steps in one transaction: these servers undo definitions, too.
@@ -163,6 +167,9 @@ func (s *Schema) underLock(ctx context.Context, conn *sql.Conn) error {
 		var answer sql.NullInt64
 		if err := conn.QueryRowContext(ctx, "SELECT GET_LOCK("+name+", 1)").Scan(&answer); err != nil {
 			return err
+		}
+		if !answer.Valid { // by an error of the server's, or since nothing says which database is meant
+			return fmt.Errorf("the server gave no lock; name a database in the DSN, or before a dot in the table's name, and see its log")
 		}
 		got = answer.Int64 == 1
 	}
