@@ -9,19 +9,19 @@ import (
 )
 
 var rule01 = []testCase{
-	{"TenThousandClaimsOfANewKey", func(e *env) {
-		e.race(ask(newKey()), 10_000)
+	{"TwoThousandClaimsOfANewKey", func(e *env) {
+		e.race(ask(newKey()), 2_000)
 	}},
 	{"AfterALeaseIsOver", func(e *env) {
 		q := ask(newKey())
 		e.lapsed(q)
-		e.race(q, 1_000)
+		e.race(q, 500)
 	}},
 	{"AfterEachFreeState", func(e *env) {
 		e.each([]dedup.State{dedup.Retryable, dedup.Released}, func(e *env, s dedup.State) {
 			q := ask(newKey())
 			e.finished(q.Key, s)
-			e.race(q, 1_000)
+			e.race(q, 500)
 		})
 	}},
 	{"AcrossManyKeysAtOnce", func(e *env) {

@@ -34,7 +34,8 @@ type kind struct {
 	open    func(s *childSpec, log *slog.Logger) (consumer.Source, error)
 	ordered bool // per partition
 
-	messages int
+	messages int           // of a full run
+	part     int           // of another one
 	work     time.Duration // of one message
 	backoff  time.Duration // before the second attempt
 	gap      time.Duration // between kills, at least: what a kill holds up is over then
@@ -44,11 +45,11 @@ type kind struct {
 func kinds() []kind {
 	return []kind{
 		{name: "kafka", start: startKafka, open: openKafka, ordered: true,
-			messages: 50_000, work: 12 * time.Millisecond, backoff: 20 * time.Millisecond, gap: 2*timeouts + 500*time.Millisecond},
+			messages: 50_000, part: 10_000, work: 12 * time.Millisecond, backoff: 20 * time.Millisecond, gap: 2*timeouts + 500*time.Millisecond},
 		{name: "rabbitmq", start: startRabbitMQ, own: startOwnRabbitMQ, open: openRabbitMQ,
-			messages: 6_500, work: 250 * time.Millisecond, backoff: rabbitDelays[0], gap: timeouts + 500*time.Millisecond, later: rabbitDelays[1] + time.Second},
+			messages: 6_500, part: 2500, work: 250 * time.Millisecond, backoff: rabbitDelays[0], gap: timeouts + 500*time.Millisecond, later: rabbitDelays[1] + time.Second},
 		{name: "rocketmq", start: startRocketMQ, own: startOwnRocketMQ, open: openRocketMQ,
-			messages: 6_500, work: 250 * time.Millisecond, backoff: time.Second, gap: timeouts + 500*time.Millisecond, later: 3 * time.Second},
+			messages: 6_500, part: 2500, work: 250 * time.Millisecond, backoff: time.Second, gap: timeouts + 500*time.Millisecond, later: 3 * time.Second},
 	}
 }
 

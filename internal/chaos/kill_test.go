@@ -18,7 +18,7 @@ func TestKilledAndStoppedConsumersLoseNothing(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			kills := 12
 			if !full() {
-				kills, k.messages = 7, k.messages*7/12
+				kills, k.messages = 5, k.part
 			}
 			c := newCluster(t, k, topicPartitions, k.own != nil)
 			rng := rand.New(rand.NewPCG(1, uint64(time.Now().UnixNano())))
