@@ -188,15 +188,34 @@ func TestLastCommitOutlivesABrokenConnection(t *testing.T) {
 
 func TestCloseIsPromptOnAnIdlePartition(t *testing.T) {
 	everywhere(t, 1, func(t *testing.T, w world) {
+		waits := watchFetches(w)
 		s := w.source(t)
 		nothing(t, s, 700*time.Millisecond)
 		start := time.Now()
 		closeSource(t, s)
 		require.Less(t, time.Since(start), 8*time.Second)
+		if w.fake != nil { // a fetch under way holds Close and rebalances up, and those last RebalanceTimeout, 2 s
+			require.Positive(t, waits.Load(), "nothing was fetched")
+			require.LessOrEqual(t, waits.Load(), int64(1000))
+		}
 		_, err := s.Receive(t.Context(), 1)
 		require.ErrorIs(t, err, kafka.ErrClosed)
 		require.ErrorIs(t, s.Close(t.Context()), kafka.ErrClosed)
 	})
+}
+
+// watchFetches is the longest, in ms, that a fetch lets the fake wait for data.
+func watchFetches(w world) *atomic.Int64 {
+	longest := new(atomic.Int64)
+	if w.fake == nil {
+		return longest
+	}
+	w.fake.ControlKey(int16(kmsg.Fetch), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		w.fake.KeepControl()
+		longest.Store(max(longest.Load(), int64(r.(*kmsg.FetchRequest).MaxWaitMillis)))
+		return nil, nil, false
+	})
+	return longest
 }
 
 func TestCloseEndsWithItsContextWhenTheClientHangs(t *testing.T) {
