@@ -250,21 +250,43 @@ func TestCloseDoesNotWaitForOtherMembersToJoin(t *testing.T) {
 func TestMissingTopicIsNamedAndConsumedOnceItIsThere(t *testing.T) {
 	everywhere(t, 0, func(t *testing.T, w world) {
 		var l log
+		joins, looks := w.watch(kmsg.JoinGroup), w.watch(kmsg.Metadata)
 		s := w.source(t, func(o *kafka.SourceOptions) { o.Logger = l.logger() })
 		nothing(t, s, time.Second)
 		require.Contains(t, l.String(), `level=WARN msg="kafka: the topic does not exist; it is consumed from when it does" group=`+w.group+` topic=`+w.topic)
+		if w.fake != nil {
+			require.Zero(t, joins.Hits(), "a member without a topic")
+			require.Positive(t, looks.Hits())
+			require.Less(t, looks.Hits(), 30, "it does not ask without a pause")
+		}
 		w.create(t, w.topic, 1, nil)
 		produce(t, w.client(t), 0, "a")
 		require.Equal(t, []string{"a"}, bodies(receive(t, s, 1)))
 	})
 }
 
+// watch counts requests to the fake.
+func (w world) watch(k kmsg.Key) *kfake.FaultHandle {
+	if w.fake == nil {
+		return nil
+	}
+	return w.fake.Fault(kfake.Fault{Keys: []kmsg.Key{k}, Observe: true, Count: -1})
+}
+
 func TestTopicThatExistsIsConsumedWhileAnotherIsMissing(t *testing.T) {
 	everywhere(t, 1, func(t *testing.T, w world) {
 		cl := w.client(t)
 		produce(t, cl, 0, "a")
+		joins, looks := w.watch(kmsg.JoinGroup), w.watch(kmsg.Metadata)
 		s := sourceOf(t, w.brokers, w.group, []string{w.topic, w.topic + "-later"})
 		ack(t, receive(t, s, 1)...)
+		if w.fake != nil {
+			nothing(t, s, time.Second)
+			require.Positive(t, joins.Hits())
+			require.LessOrEqual(t, joins.Hits(), 2, "it does not join again and again")
+			require.Positive(t, looks.Hits())
+			require.Less(t, looks.Hits(), 30, "it does not ask without a pause")
+		}
 		w.create(t, w.topic+"-later", 1, nil)
 		require.NoError(t, cl.ProduceSync(within(t, eventually), &kgo.Record{Topic: w.topic + "-later", Value: []byte("b")}).FirstErr())
 		ds := receive(t, s, 1)
