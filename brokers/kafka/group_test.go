@@ -204,6 +204,28 @@ func TestCloseIsPromptOnAnIdlePartition(t *testing.T) {
 	})
 }
 
+func TestNothingIsDeliveredAfterClose(t *testing.T) {
+	c := fakeKafka(t, 1)
+	produce(t, client(t, c.ListenAddrs()), 0, numbers(0, 10)...)
+	s := newSource(t, c.ListenAddrs())
+	ack(t, receive(t, s, 1)...) // the others came with it
+	closeSource(t, s)
+	ds, err := s.Receive(within(t, eventually), 10)
+	require.ErrorIs(t, err, kafka.ErrClosed)
+	require.Empty(t, ds)
+
+	s = sourceOf(t, c.ListenAddrs(), "latest", []string{"t"}, func(o *kafka.SourceOptions) { o.FromLatest = true })
+	waiting := make(chan error, 1)
+	ctx := within(t, eventually)
+	go func() {
+		_, err := s.Receive(ctx, 1)
+		waiting <- err
+	}()
+	require.Eventually(t, s.Connected, eventually, 10*time.Millisecond)
+	closeSource(t, s)
+	require.ErrorIs(t, <-waiting, kafka.ErrClosed)
+}
+
 // watchFetches is the longest, in ms, that a fetch lets the fake wait for data.
 func watchFetches(w world) *atomic.Int64 {
 	longest := new(atomic.Int64)
@@ -329,10 +351,12 @@ func TestBrokerThatIsNotThereYetIsWaitedFor(t *testing.T) {
 	s := newSource(t, []string{"127.0.0.1:" + strconv.Itoa(port)}, func(o *kafka.SourceOptions) { o.Logger = out.logger() })
 	nothing(t, s, time.Second)
 	require.Contains(t, out.String(), "kafka: brokers cannot be asked for the topics, trying on")
+	require.False(t, s.Connected())
 
 	c := fakeKafka(t, 1, kfake.Ports(port))
 	produce(t, client(t, c.ListenAddrs()), 0, "a")
 	require.Equal(t, []string{"a"}, bodies(receive(t, s, 1)))
+	require.Eventually(t, s.Connected, eventually, 10*time.Millisecond)
 }
 
 func TestBrokerGoneInMidRunComesBack(t *testing.T) {
@@ -341,6 +365,7 @@ func TestBrokerGoneInMidRunComesBack(t *testing.T) {
 	produce(t, cl, 0, numbers(0, 10)...)
 	s := newSource(t, c.ListenAddrs())
 	ack(t, receive(t, s, 5)...)
+	require.Eventually(t, s.Connected, eventually, 10*time.Millisecond)
 	var gone atomic.Bool
 	gone.Store(true)
 	c.Control(func(kmsg.Request) (kmsg.Response, error, bool) {
@@ -357,6 +382,7 @@ func TestBrokerGoneInMidRunComesBack(t *testing.T) {
 			ack(t, ds...)
 		}
 	}
+	require.Eventually(t, func() bool { return !s.Connected() }, eventually, 10*time.Millisecond)
 	gone.Store(false)
 	produce(t, cl, 0, "after")
 	for {
@@ -366,7 +392,9 @@ func TestBrokerGoneInMidRunComesBack(t *testing.T) {
 			break
 		}
 	}
+	require.Eventually(t, s.Connected, eventually, 10*time.Millisecond)
 	closeSource(t, s)
+	require.False(t, s.Connected())
 	require.EqualValues(t, 11, committed(t, cl, "g", "t", 0))
 }
 
