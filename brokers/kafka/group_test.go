@@ -243,19 +243,25 @@ func watchFetches(w world) *atomic.Int64 {
 func TestCloseEndsWithItsContextWhenTheClientHangs(t *testing.T) {
 	c := fakeKafka(t, 1)
 	produce(t, client(t, c.ListenAddrs()), 0, "a")
-	s := newSource(t, c.ListenAddrs())
-	ack(t, receive(t, s, 1)...)
+	soon := func(o *kafka.SourceOptions) { o.SessionTimeout = time.Second } // is it taken for gone
+	s := newSource(t, c.ListenAddrs(), soon)
+	ds := receive(t, s, 1)
+	var mute atomic.Bool
+	mute.Store(true)
 	for _, k := range []kmsg.Key{kmsg.OffsetCommit, kmsg.LeaveGroup, kmsg.Heartbeat, kmsg.FindCoordinator} {
 		c.ControlKey(int16(k), func(kmsg.Request) (kmsg.Response, error, bool) {
 			c.KeepControl()
-			return nil, nil, true // never answered
+			return nil, nil, mute.Load() // never answered
 		})
 	}
+	ack(t, ds...)
 	start := time.Now()
 	err := s.Close(within(t, 500*time.Millisecond))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, "kafka: close kafka/g: the client did not end in time")
 	require.Less(t, time.Since(start), 8*time.Second)
+	mute.Store(false)
+	require.Equal(t, []string{"a"}, bodies(receive(t, newSource(t, c.ListenAddrs(), soon), 1)), "its acknowledgement is missing")
 }
 
 func TestCloseDoesNotWaitForOtherMembersToJoin(t *testing.T) {
