@@ -49,7 +49,7 @@ func classifyCode(code kafka.Error) class {
 	case kafka.SASLAuthenticationFailed, kafka.UnsupportedSASLMechanism, kafka.IllegalSASLState,
 		kafka.TopicAuthorizationFailed, kafka.GroupAuthorizationFailed, kafka.ClusterAuthorizationFailed,
 		kafka.SecurityDisabled, kafka.InvalidSessionTimeout, kafka.InvalidGroupId, kafka.InvalidTopic,
-		kafka.UnsupportedVersion, kafka.UnsupportedForMessageFormat:
+		kafka.UnsupportedVersion, kafka.UnsupportedForMessageFormat, kafka.UnsupportedCompressionType:
 		return terminal
 	case kafka.NotLeaderForPartition, kafka.LeaderNotAvailable, kafka.UnknownTopicOrPartition, kafka.ReplicaNotAvailable,
 		kafka.FencedLeaderEpoch, kafka.UnknownLeaderEpoch, kafka.KafkaStorageError, kafka.BrokerNotAvailable,

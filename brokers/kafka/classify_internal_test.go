@@ -40,6 +40,7 @@ func TestClassify(t *testing.T) {
 		{"no right to the topic", kafka.TopicAuthorizationFailed, terminal},
 		{"session timeout outside the broker's bounds", kafka.InvalidSessionTimeout, terminal},
 		{"a topic name that cannot be", kafka.InvalidTopic, terminal},
+		{"the broker is older than the compression", kafka.UnsupportedCompressionType, terminal},
 		{"the certificate is of an unknown authority", x509.UnknownAuthorityError{}, terminal},
 		{"the certificate is of another host", x509.HostnameError{Certificate: new(x509.Certificate)}, terminal},
 		{"the listener speaks no TLS", tls.RecordHeaderError{Msg: "first record does not look like a TLS handshake"}, terminal},

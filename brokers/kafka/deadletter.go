@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"strconv"
 	"sync"
 	"time"
 
@@ -143,19 +145,45 @@ func (d *deadLetters) sendToNew(ctx context.Context, ls []letter) {
 	}
 }
 
-// create makes a dead letter topic like its origin, with the broker's own replication.
+// create makes a dead letter topic like its origin, with the broker's own replication, and with
+// room for what a dead letter adds.
 func (d *deadLetters) create(ctx context.Context, topic, origin string) error {
-	res, err := d.producer.client.CreateTopics(ctx, &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{{
-		Topic: topic, NumPartitions: max(1, d.partitions(ctx, origin)), ReplicationFactor: -1,
-		ConfigEntries: []kafka.ConfigEntry{{ConfigName: "cleanup.policy", ConfigValue: "delete"}},
-	}}})
+	conf := kafka.TopicConfig{Topic: topic, NumPartitions: max(1, d.partitions(ctx, origin)), ReplicationFactor: -1}
+	var err error
+	for _, limit := range d.limits(ctx, origin) {
+		conf.ConfigEntries = []kafka.ConfigEntry{{ConfigName: cleanupPolicy, ConfigValue: "delete"}}
+		if limit > 0 {
+			conf.ConfigEntries = append(conf.ConfigEntries, kafka.ConfigEntry{ConfigName: maxMessageBytes, ConfigValue: strconv.Itoa(limit)})
+		}
+		var res *kafka.CreateTopicsResponse
+		if res, err = d.producer.client.CreateTopics(ctx, &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{conf}}); err != nil {
+			return err
+		}
+		err = res.Errors[topic]
+		if !errors.Is(err, kafka.InvalidConfiguration) && !errors.Is(err, kafka.PolicyViolation) {
+			break // else the cluster does not let clients choose that much
+		}
+	}
+	if errors.Is(err, kafka.TopicAlreadyExists) {
+		return nil
+	}
+	return err
+}
+
+// limits are values of max.message.bytes for the dead letters of origin, the best first; 0: the broker's
+// own. A dead letter holds the message's ID once more, which may be all of the message, and five
+// headers, of which the longest is a cause of 1 KiB.
+func (d *deadLetters) limits(ctx context.Context, origin string) []int {
+	const room = 4 << 10
+	settings, err := topicSettings(ctx, d.producer.client, []string{origin}, maxMessageBytes)
 	if err != nil {
-		return err
+		return []int{0}
 	}
-	if err := res.Errors[topic]; err != nil && !errors.Is(err, kafka.TopicAlreadyExists) {
-		return err
+	n, err := strconv.Atoi(settings[origin][maxMessageBytes])
+	if err != nil || n < 1 {
+		return []int{0}
 	}
-	return nil
+	return []int{min(2*n+room, math.MaxInt32), n, 0}
 }
 
 // partitions is how many partitions a topic has; 0: not known.

@@ -18,7 +18,8 @@
 //   - Retry: Kafka cannot postpone a message, so it waits in memory and holds the position. The
 //     consumer therefore does its own waiting (Plan.Hold is negative).
 //   - GiveBack: delivered again from memory; after a rebalance, by the broker to the next owner.
-//   - Dead letter: a confirmed copy in the topic's name + ".dlt", made when it is first needed. The
+//   - Dead letter: a confirmed copy in the topic's name + ".dlt", made when it is first needed, for records of
+//     twice the size that the topic takes (where the cluster lets clients choose that). The
 //     key, the value (null or empty as it was) and all headers are kept.
 //   - Session: the membership in the group, a member for all topics that exist.
 //
@@ -43,6 +44,13 @@
 //   - Position below the start of the log (retention has overtaken the group): an error is logged that says
 //     how many offsets are lost, and reading goes on at the start.
 //   - Position beyond the end (the topic was made anew): an error is logged, and reading begins at the start.
+//   - Dead letter larger than its topic takes (max.message.bytes; a copy has five headers more, one of which is
+//     the ID): it is sent compressed, then without its cause. If that, too, is refused, an error is logged that
+//     names topic, size and setting, and the message is kept and tried again each few seconds; it holds its partition's
+//     position, while what is behind it goes on, up to the limits below. The way out is to raise the topic's
+//     max.message.bytes (kafka-configs.sh --alter), which needs no restart; or, to let the message go, to stop
+//     the group and move its position past it (kafka-consumer-groups.sh --reset-offsets). A topic that takes less
+//     than its origin is pointed out at the start. A redrive of such a message may need more room in the origin, too.
 //   - Records that cannot be decoded: their partition stands still, and says so each half minute. Nothing is skipped.
 //   - Credentials or rights refused, a session timeout that the broker refuses, a compacted dead
 //     letter topic: Receive returns the error.
@@ -52,6 +60,7 @@
 // A group of this client rebalances eagerly: each member that comes or goes takes all partitions from all for a moment.
 // At most MaxInFlight deliveries of a partition are unsettled, and no more than 64 times as many lie
 // between the first unsettled and the last one; a partition at a limit is not fetched, the others go on.
+// No record of more than 95 MiB, uncompressed, is dead-lettered: brokers take requests of 100 MiB by default.
 // An offset reset, or positions that expire in an idle group (offsets.retention.minutes), brings back
 // everything the topic retains, which no retention of dedup records covers.
 //

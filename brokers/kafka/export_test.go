@@ -15,7 +15,7 @@ func (p *Publisher) SendAsIs(ctx context.Context, ms []outbox.Message) error {
 	for i := range ms {
 		out[i] = recordOf(&ms[i])
 	}
-	return errors.Join(p.send(ctx, out, errs), errors.Join(errs...))
+	return errors.Join(p.send(ctx, p.producer, out, errs), errors.Join(errs...))
 }
 
 // Cut breaks every connection that s has.

@@ -2,12 +2,17 @@ package kafka_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	kafkago "github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/fetch"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -124,6 +129,87 @@ func TestCompactionLeavesNothingToReplayAndNothingOut(t *testing.T) {
 	ack(t, ds...)
 	closeSource(t, s)
 	require.EqualValues(t, 10, committed(t, cl, "g", "t", 0))
+}
+
+// TestEmptyBatchesThatCompactionLeavesArePassed: of an idempotent producer the cleaner keeps the last batch even
+// where none of its records is left, and an answer ends with its segment; so there are answers without a record.
+func TestEmptyBatchesThatCompactionLeavesArePassed(t *testing.T) {
+	w := realWorld(t)
+	w.create(t, w.topic, 1, map[string]string{
+		"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.ms": "100", "segment.bytes": strconv.Itoa(1 << 20),
+	})
+	at := time.Now().Add(-time.Hour)
+	send := func(cl *kgo.Client, size int, keys ...string) { // a batch, in a segment of its own
+		var rs []*kgo.Record
+		at = at.Add(time.Minute)
+		for _, k := range keys {
+			rs = append(rs, &kgo.Record{Key: []byte(k), Value: append([]byte(k), raw(size)...), Timestamp: at})
+		}
+		require.NoError(t, cl.ProduceSync(within(t, eventually), rs...).FirstErr())
+	}
+	last := w.client(t)
+	send(last, 1, "kept", "a")
+	for range 4 { // producers that end, and whose records are all replaced; too large for two to share a segment
+		send(w.client(t), 14_000, numbers(0, 50)...)
+	}
+	send(last, 1, numbers(0, 50)...)
+	send(last, 1, "end") // the segment that is written to is not cleaned
+	t.Parallel()         // the broker looks for what to clean each 15 s, while the other tests run
+
+	require.Eventually(t, func() bool { return w.empty(t, 2+50) && w.empty(t, 2+2*50) }, 3*eventually, 200*time.Millisecond)
+	var want []string
+	plain := w.client(t, kgo.ConsumeTopics(w.topic))
+	for end := false; !end; {
+		plain.PollFetches(within(t, eventually)).EachRecord(func(r *kgo.Record) {
+			want = append(want, string(r.Value))
+			end = string(r.Key) == "end"
+		})
+	}
+	require.Len(t, want, 2+50+1)
+	s := w.source(t)
+	ds := receive(t, s, len(want))
+	require.Equal(t, want, bodies(ds))
+	ack(t, ds...)
+	closeSource(t, s)
+	require.EqualValues(t, 2+5*50+1, committed(t, last, w.group, w.topic, 0))
+}
+
+// empty reports whether a fetch at offset brings batches, but no record.
+func (w world) empty(t *testing.T, offset int64) bool {
+	t.Helper()
+	pool := new(kafkago.Transport)
+	defer pool.CloseIdleConnections()
+	res, err := pool.RoundTrip(within(t, eventually), kafkago.TCP(w.brokers...), &fetch.Request{
+		ReplicaID: -1, MinBytes: 1, MaxBytes: 1 << 20, SessionEpoch: -1,
+		Topics: []fetch.RequestTopic{{Topic: w.topic, Partitions: []fetch.RequestPartition{{FetchOffset: offset, CurrentLeaderEpoch: -1, PartitionMaxBytes: 1 << 20}}}},
+	})
+	require.NoError(t, err)
+	p := res.(*fetch.Response).Topics[0].Partitions[0]
+	require.Zero(t, p.ErrorCode)
+	batches := p.RecordSet.Records.(*protocol.RecordStream).Records
+	for _, b := range batches {
+		if _, err := b.ReadRecord(); !errors.Is(err, io.EOF) {
+			require.NoError(t, err)
+			return false
+		}
+	}
+	return len(batches) > 0
+}
+
+func TestRecordsOfEveryCompressionArrive(t *testing.T) {
+	everywhere(t, 1, func(t *testing.T, w world) {
+		var want []string
+		for _, c := range []kgo.CompressionCodec{kgo.NoCompression(), kgo.GzipCompression(), kgo.SnappyCompression(), kgo.Lz4Compression(), kgo.ZstdCompression()} {
+			var batch []string
+			for i := range 100 {
+				batch = append(batch, fmt.Sprintf("%d is a text that a codec makes shorter", len(want)+i))
+			}
+			produce(t, w.client(t, kgo.ProducerBatchCompression(c)), 0, batch...)
+			want = append(want, batch...)
+		}
+		s := w.source(t, func(o *kafka.SourceOptions) { o.MaxInFlight = len(want) })
+		require.Equal(t, want, bodies(receive(t, s, len(want))))
+	})
 }
 
 func TestMovedLeadersAreFollowed(t *testing.T) {

@@ -186,66 +186,46 @@ func TestLastCommitOutlivesABrokenConnection(t *testing.T) {
 	require.GreaterOrEqual(t, broken.Load(), int64(2))
 }
 
-func TestCloseIsPromptOnAnIdlePartition(t *testing.T) {
-	everywhere(t, 1, func(t *testing.T, w world) {
-		s := w.source(t)
-		nothing(t, s, 700*time.Millisecond)
-		start := time.Now()
-		closeSource(t, s)
-		require.Less(t, time.Since(start), 8*time.Second)
-		_, err := s.Receive(t.Context(), 1)
-		require.ErrorIs(t, err, kafka.ErrClosed)
-		require.ErrorIs(t, s.Close(t.Context()), kafka.ErrClosed)
-	})
-}
-
-func TestCloseEndsWithItsContextWhenTheClientHangs(t *testing.T) {
-	c := fakeKafka(t, 1)
-	produce(t, client(t, c.ListenAddrs()), 0, "a")
-	s := newSource(t, c.ListenAddrs())
-	ack(t, receive(t, s, 1)...)
-	for _, k := range []kmsg.Key{kmsg.OffsetCommit, kmsg.LeaveGroup, kmsg.Heartbeat, kmsg.FindCoordinator} {
-		c.ControlKey(int16(k), func(kmsg.Request) (kmsg.Response, error, bool) {
-			c.KeepControl()
-			return nil, nil, true // never answered
-		})
-	}
-	start := time.Now()
-	err := s.Close(within(t, 500*time.Millisecond))
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorContains(t, err, "kafka: close kafka/g: the client did not end in time")
-	require.Less(t, time.Since(start), 8*time.Second)
-}
-
-func TestCloseDoesNotWaitForOtherMembersToJoin(t *testing.T) {
-	c := fakeKafka(t, 1)
-	c.ControlKey(int16(kmsg.JoinGroup), func(kmsg.Request) (kmsg.Response, error, bool) {
-		c.KeepControl()
-		return nil, nil, true
-	})
-	s := newSource(t, c.ListenAddrs(), func(o *kafka.SourceOptions) { o.SessionTimeout, o.RebalanceTimeout = time.Minute, time.Minute })
-	nothing(t, s, 300*time.Millisecond)
-	closeSource(t, s) // in 10 s
-}
-
 func TestMissingTopicIsNamedAndConsumedOnceItIsThere(t *testing.T) {
 	everywhere(t, 0, func(t *testing.T, w world) {
 		var l log
+		joins, looks := w.watch(kmsg.JoinGroup), w.watch(kmsg.Metadata)
 		s := w.source(t, func(o *kafka.SourceOptions) { o.Logger = l.logger() })
 		nothing(t, s, time.Second)
 		require.Contains(t, l.String(), `level=WARN msg="kafka: the topic does not exist; it is consumed from when it does" group=`+w.group+` topic=`+w.topic)
+		if w.fake != nil {
+			require.Zero(t, joins.Hits(), "a member without a topic")
+			require.Positive(t, looks.Hits())
+			require.Less(t, looks.Hits(), 30, "it does not ask without a pause")
+		}
 		w.create(t, w.topic, 1, nil)
 		produce(t, w.client(t), 0, "a")
 		require.Equal(t, []string{"a"}, bodies(receive(t, s, 1)))
 	})
 }
 
+// watch counts requests to the fake.
+func (w world) watch(k kmsg.Key) *kfake.FaultHandle {
+	if w.fake == nil {
+		return nil
+	}
+	return w.fake.Fault(kfake.Fault{Keys: []kmsg.Key{k}, Observe: true, Count: -1})
+}
+
 func TestTopicThatExistsIsConsumedWhileAnotherIsMissing(t *testing.T) {
 	everywhere(t, 1, func(t *testing.T, w world) {
 		cl := w.client(t)
 		produce(t, cl, 0, "a")
+		joins, looks := w.watch(kmsg.JoinGroup), w.watch(kmsg.Metadata)
 		s := sourceOf(t, w.brokers, w.group, []string{w.topic, w.topic + "-later"})
 		ack(t, receive(t, s, 1)...)
+		if w.fake != nil {
+			nothing(t, s, time.Second)
+			require.Positive(t, joins.Hits())
+			require.LessOrEqual(t, joins.Hits(), 2, "it does not join again and again")
+			require.Positive(t, looks.Hits())
+			require.Less(t, looks.Hits(), 30, "it does not ask without a pause")
+		}
 		w.create(t, w.topic+"-later", 1, nil)
 		require.NoError(t, cl.ProduceSync(within(t, eventually), &kgo.Record{Topic: w.topic + "-later", Value: []byte("b")}).FirstErr())
 		ds := receive(t, s, 1)
@@ -288,10 +268,12 @@ func TestBrokerThatIsNotThereYetIsWaitedFor(t *testing.T) {
 	s := newSource(t, []string{"127.0.0.1:" + strconv.Itoa(port)}, func(o *kafka.SourceOptions) { o.Logger = out.logger() })
 	nothing(t, s, time.Second)
 	require.Contains(t, out.String(), "kafka: brokers cannot be asked for the topics, trying on")
+	require.False(t, s.Connected())
 
 	c := fakeKafka(t, 1, kfake.Ports(port))
 	produce(t, client(t, c.ListenAddrs()), 0, "a")
 	require.Equal(t, []string{"a"}, bodies(receive(t, s, 1)))
+	require.Eventually(t, s.Connected, eventually, 10*time.Millisecond)
 }
 
 func TestBrokerGoneInMidRunComesBack(t *testing.T) {
@@ -300,6 +282,7 @@ func TestBrokerGoneInMidRunComesBack(t *testing.T) {
 	produce(t, cl, 0, numbers(0, 10)...)
 	s := newSource(t, c.ListenAddrs())
 	ack(t, receive(t, s, 5)...)
+	require.Eventually(t, s.Connected, eventually, 10*time.Millisecond)
 	var gone atomic.Bool
 	gone.Store(true)
 	c.Control(func(kmsg.Request) (kmsg.Response, error, bool) {
@@ -316,6 +299,7 @@ func TestBrokerGoneInMidRunComesBack(t *testing.T) {
 			ack(t, ds...)
 		}
 	}
+	require.Eventually(t, func() bool { return !s.Connected() }, eventually, 10*time.Millisecond)
 	gone.Store(false)
 	produce(t, cl, 0, "after")
 	for {
@@ -325,7 +309,9 @@ func TestBrokerGoneInMidRunComesBack(t *testing.T) {
 			break
 		}
 	}
+	require.Eventually(t, s.Connected, eventually, 10*time.Millisecond)
 	closeSource(t, s)
+	require.False(t, s.Connected())
 	require.EqualValues(t, 11, committed(t, cl, "g", "t", 0))
 }
 

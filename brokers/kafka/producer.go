@@ -17,15 +17,17 @@ const (
 	batchBytes   = 900 << 10 // below the broker's default max.message.bytes, which holds for a batch
 	requestLimit = 95 << 20  // below the broker's default socket.request.max.bytes, beyond which it just hangs up
 	recordExtra  = 40        // what a record needs besides its fields, at most
+	batchHeader  = 61        // what a batch needs besides its records
 	ackWait      = 5 * time.Second
 )
 
 // producer sends records and waits for all in-sync replicas. Unlike the client's Writer it
 // answers for each record: one that is too large takes no other with it.
 type producer struct {
-	client  *kafka.Client
-	pool    *kafka.Transport
-	balance kafka.Hash
+	client   *kafka.Client
+	pool     *kafka.Transport
+	balance  kafka.Hash
+	compress bool // what is too large as it is: a copy of what came compressed would never fit
 }
 
 // errUnknownTopic is the answer for records of a topic that is not there.
@@ -153,7 +155,13 @@ func (c *chain) batch(ctx context.Context, idx []int, size int) error {
 		err = kafka.MessageSizeTooLarge
 		c.asked.Store(true)
 	} else {
-		err = c.try(ctx, idx)
+		err = c.try(ctx, idx, 0)
+		if c.p.compress && len(idx) == 1 && tooLarge(err) {
+			// zstd finds an ID that stands twice even where it is long. Brokers before 2.1 do not know it.
+			if again := c.try(ctx, idx, protocol.Zstd); !errors.Is(again, kafka.UnsupportedCompressionType) {
+				err = again
+			}
+		}
 	}
 	switch {
 	case err == nil:
@@ -199,9 +207,9 @@ func ofRecord(err error) bool {
 
 // try sends a batch until it is answered for good or ctx ends. A repetition may write it twice,
 // when the answer to the first was lost; consumers drop the copy by its ID.
-func (c *chain) try(ctx context.Context, idx []int) error {
+func (c *chain) try(ctx context.Context, idx []int, codec protocol.Attributes) error {
 	for n := 1; ; n++ {
-		err := c.once(ctx, idx)
+		err := c.once(ctx, idx, codec)
 		if err == nil || ofRecord(err) || classify(err) == terminal {
 			return err
 		}
@@ -212,7 +220,7 @@ func (c *chain) try(ctx context.Context, idx []int) error {
 	}
 }
 
-func (c *chain) once(ctx context.Context, idx []int) error {
+func (c *chain) once(ctx context.Context, idx []int, codec protocol.Attributes) error {
 	records := make([]protocol.Record, len(idx))
 	for j, i := range idx {
 		m := &c.ms[i]
@@ -223,7 +231,7 @@ func (c *chain) once(ctx context.Context, idx []int) error {
 	res, err := c.p.pool.RoundTrip(call, c.p.client.Addr, &produce.Request{
 		Acks: int16(kafka.RequireAll), Timeout: int32(ackWait / time.Millisecond),
 		Topics: []produce.RequestTopic{{Topic: c.topic, Partitions: []produce.RequestPartition{{
-			Partition: int32(c.partition), RecordSet: protocol.RecordSet{Records: protocol.NewRecordReader(records...)},
+			Partition: int32(c.partition), RecordSet: protocol.RecordSet{Attributes: codec, Records: protocol.NewRecordReader(records...)},
 		}}}},
 	})
 	if err != nil {

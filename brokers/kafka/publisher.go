@@ -24,6 +24,7 @@ const IDHeader = "message-id"
 // clients use another); messages without a key go round.
 type Publisher struct {
 	producer *producer
+	redriver *producer
 	timeout  time.Duration
 	cancel   context.CancelFunc // ends the pool
 
@@ -49,7 +50,11 @@ func NewPublisher(c Cluster, o *PublisherOptions) (*Publisher, error) {
 	ctx, cancel := context.WithCancel(context.Background()) // ends with Close
 	pool := c.transport(ctx, publisherTTL, nil, nil)
 	client := &kafka.Client{Addr: c.addr(), Transport: pool}
-	return &Publisher{producer: &producer{client: client, pool: pool}, timeout: timeout, cancel: cancel}, nil
+	return &Publisher{
+		producer: &producer{client: client, pool: pool},
+		redriver: &producer{client: client, pool: pool, compress: true},
+		timeout:  timeout, cancel: cancel,
+	}, nil
 }
 
 // publisherTTL is how old a publisher's view of the cluster may be while nothing fails.
@@ -75,7 +80,7 @@ func (p *Publisher) Publish(ctx context.Context, ms []outbox.Message, errs []err
 		at = append(at, i)
 	}
 	answers := make([]error, len(out))
-	if err := p.send(ctx, out, answers); err != nil {
+	if err := p.send(ctx, p.producer, out, answers); err != nil {
 		return fmt.Errorf("kafka: publish: %w", err)
 	}
 	for j, err := range answers {
@@ -89,7 +94,7 @@ func (p *Publisher) Publish(ctx context.Context, ms []outbox.Message, errs []err
 	return nil
 }
 
-func (p *Publisher) send(ctx context.Context, ms []kafka.Message, errs []error) error {
+func (p *Publisher) send(ctx context.Context, by *producer, ms []kafka.Message, errs []error) error {
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
@@ -100,7 +105,7 @@ func (p *Publisher) send(ctx context.Context, ms []kafka.Message, errs []error) 
 	defer p.calls.Done()
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	return p.producer.send(ctx, ms, errs)
+	return by.send(ctx, ms, errs)
 }
 
 // recordOf is the record for m, its headers sorted so that equal messages are equal bytes.
@@ -141,7 +146,7 @@ func (p *Publisher) Redrive(ctx context.Context, m *consumer.Message) error {
 		}
 	}
 	var errs [1]error
-	if err := p.send(ctx, []kafka.Message{out}, errs[:]); err != nil {
+	if err := p.send(ctx, p.redriver, []kafka.Message{out}, errs[:]); err != nil {
 		return fmt.Errorf("kafka: redrive %q to %s: %w", m.ID, origin, err)
 	}
 	if errs[0] != nil {

@@ -2,8 +2,10 @@ package kafka
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -72,11 +74,33 @@ func (r *record) DeadLetter(ctx context.Context, redrive int, cause error) error
 			out.Headers = append(out.Headers, kafka.Header{Key: name, Value: []byte(v)})
 		}
 	}
-	topic := r.part.src.opt.deadLetterTopic(m.Topic)
-	if err := r.part.src.dead.publish(ctx, topic, m.Topic, out); err != nil {
+	s := r.part.src
+	topic := s.opt.deadLetterTopic(m.Topic)
+	err := s.dead.publish(ctx, topic, m.Topic, out)
+	if tooLarge(err) { // where there is no room for a long cause, it goes without
+		out.Headers = slices.DeleteFunc(out.Headers, func(h kafka.Header) bool { return h.Key == consumer.CauseHeader })
+		err = s.dead.publish(ctx, topic, m.Topic, out)
+	}
+	if tooLarge(err) {
+		s.saySize(ctx, topic, &m, sizeOf(&out)+batchHeader)
+	}
+	if err != nil {
 		return fmt.Errorf("kafka: dead-letter %s/%d/%d to %s: %w", m.Topic, m.Partition, m.Offset, topic, err)
 	}
 	return nil
+}
+
+// saySize tells the operator, who alone can end that, of a dead letter that does not fit.
+func (s *Source) saySize(ctx context.Context, topic string, m *kafka.Message, size int) {
+	if !s.quiet.allow("size " + topic) {
+		return
+	}
+	limit := "unknown"
+	if settings, err := topicSettings(ctx, s.client, []string{topic}, maxMessageBytes); err == nil {
+		limit = cmp.Or(settings[topic][maxMessageBytes], limit)
+	}
+	s.log.Error("kafka: a dead letter is larger than its topic takes; its message is kept, and holds its partition's position, until the topic's max.message.bytes is raised to its size",
+		"topic", topic, maxMessageBytes, limit, "size", size, "message", fmt.Sprintf("%s/%d/%d", m.Topic, m.Partition, m.Offset))
 }
 
 // ownHeaders are those that a dead letter adds, in the order they are written.

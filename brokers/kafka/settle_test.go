@@ -164,12 +164,13 @@ func TestDeadLetterWaitsForTheTopicThatWasJustMade(t *testing.T) {
 }
 
 func TestCompactedDeadLetterTopicIsRefusedAtTheStart(t *testing.T) {
-	c := fakeKafka(t, 1)
-	require.NoError(t, c.CreateTopic("t.dlt", 1, map[string]string{"cleanup.policy": "compact"}))
-	s := newSource(t, c.ListenAddrs())
-	_, err := s.Receive(within(t, eventually), 1)
-	require.EqualError(t, err, `kafka: dead letter topic "t.dlt" has cleanup.policy=compact: it refuses dead letters without a key `+
-		`and drops all but the last of a key; set cleanup.policy=delete or another SourceOptions.DeadLetterTopic`)
-	_, err = s.Receive(within(t, eventually), 1)
-	require.ErrorContains(t, err, "cleanup.policy=compact", "it is still so")
+	everywhere(t, 1, func(t *testing.T, w world) {
+		w.create(t, w.topic+".dlt", 1, map[string]string{"cleanup.policy": "compact"})
+		s := w.source(t)
+		_, err := s.Receive(within(t, eventually), 1)
+		require.EqualError(t, err, `kafka: dead letter topic "`+w.topic+`.dlt" has cleanup.policy=compact: it refuses dead letters without a key `+
+			`and drops all but the last of a key; set cleanup.policy=delete or another SourceOptions.DeadLetterTopic`)
+		_, err = s.Receive(within(t, eventually), 1)
+		require.ErrorContains(t, err, "cleanup.policy=compact", "it is still so")
+	})
 }

@@ -90,7 +90,7 @@ func NewSource(c Cluster, group string, topics []string, o *SourceOptions) (*Sou
 	s.unpool = end
 	s.pool = c.transport(pooled, pollEvery, known, s.others.dial)
 	s.client = &kafka.Client{Addr: c.addr(), Transport: s.pool}
-	s.dead = newDeadLetters(&producer{client: s.client, pool: s.pool}, s.partitions)
+	s.dead = newDeadLetters(&producer{client: s.client, pool: s.pool, compress: true}, s.partitions)
 	return s, nil
 }
 

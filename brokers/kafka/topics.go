@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -145,7 +147,7 @@ func (s *Source) warnMissing(l layout) {
 
 // checkDeadLetters looks at the dead letter topics once. A missing one is made when it is
 // needed. A compacted one is refused: it takes no keyless record, and of two dead letters
-// with one key it keeps the last.
+// with one key it keeps the last. One that takes less than its origin is pointed out.
 func (s *Source) checkDeadLetters(ctx context.Context, l layout) error {
 	var names []string
 	for t := range l {
@@ -160,36 +162,59 @@ func (s *Source) checkDeadLetters(ctx context.Context, l layout) error {
 	for _, d := range names {
 		if _, ok := have[d]; !ok {
 			s.log.Warn("kafka: the dead letter topic does not exist; the first dead letter will try to create it", "topic", d)
-			continue
 		}
-		policy, err := topicConfig(ctx, s.client, d, "cleanup.policy")
-		if err == nil && strings.Contains(policy, "compact") {
+	}
+	known := slices.Concat(slices.Sorted(maps.Keys(have)), slices.Sorted(maps.Keys(l)))
+	settings, err := topicSettings(ctx, s.client, known, cleanupPolicy, maxMessageBytes)
+	if err != nil {
+		return nil // as above
+	}
+	for d := range have {
+		if policy := settings[d][cleanupPolicy]; strings.Contains(policy, "compact") {
 			return fmt.Errorf("kafka: dead letter topic %q has cleanup.policy=%s: it refuses dead letters without a key and drops all but the last of a key; set cleanup.policy=delete or another SourceOptions.DeadLetterTopic", d, policy)
+		}
+	}
+	for t := range l {
+		d := s.opt.deadLetterTopic(t)
+		takes, err := strconv.Atoi(settings[d][maxMessageBytes])
+		comes, e := strconv.Atoi(settings[t][maxMessageBytes])
+		if err == nil && e == nil && takes < comes {
+			s.log.Warn("kafka: the dead letter topic takes smaller messages than its origin; one that is too large for it could not be given up, and would hold its partition's position; raise its max.message.bytes",
+				"topic", d, maxMessageBytes, takes, "origin", t, "origin_takes", comes)
 		}
 	}
 	return nil
 }
 
-func topicConfig(ctx context.Context, client *kafka.Client, topic, name string) (string, error) {
+// Settings of topics.
+const (
+	cleanupPolicy   = "cleanup.policy"
+	maxMessageBytes = "max.message.bytes"
+)
+
+// topicSettings are the named settings of topics, without those of topics that may not be looked at.
+func topicSettings(ctx context.Context, client *kafka.Client, topics []string, names ...string) (map[string]map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	res, err := client.DescribeConfigs(ctx, &kafka.DescribeConfigsRequest{
-		Resources: []kafka.DescribeConfigRequestResource{{
-			ResourceType: kafka.ResourceTypeTopic, ResourceName: topic, ConfigNames: []string{name},
-		}},
-	})
-	if err != nil {
-		return "", err
+	req := new(kafka.DescribeConfigsRequest)
+	for _, t := range topics {
+		req.Resources = append(req.Resources, kafka.DescribeConfigRequestResource{
+			ResourceType: kafka.ResourceTypeTopic, ResourceName: t, ConfigNames: names,
+		})
 	}
+	res, err := client.DescribeConfigs(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]map[string]string)
 	for _, r := range res.Resources {
 		if r.Error != nil {
-			return "", r.Error
+			continue
 		}
+		all[r.ResourceName] = make(map[string]string)
 		for _, e := range r.ConfigEntries {
-			if e.ConfigName == name {
-				return e.ConfigValue, nil
-			}
+			all[r.ResourceName][e.ConfigName] = e.ConfigValue
 		}
 	}
-	return "", fmt.Errorf("topic %q has no setting %s", topic, name)
+	return all, nil
 }
