@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -12,21 +13,25 @@ import (
 )
 
 // BenchmarkLatency tells how long after the producer has made it a message is handled, at 500 messages
-// a second: by the broker's client alone, and by idemq. It prints the medians of three rounds.
+// a second and at 1,000: by the broker's client alone, and by idemq. It prints the medians of three rounds.
 func BenchmarkLatency(b *testing.B) {
-	e := newEnv(b)
-	for b.Loop() {
-		latency(b, e, 2_500, 3)
+	for _, rate := range []int{500, 1_000} {
+		b.Run(fmt.Sprintf("%d a second", rate), func(b *testing.B) {
+			e := newEnv(b)
+			for b.Loop() {
+				latency(b, e, rate, 5*rate, 3)
+			}
+		})
 	}
 }
 
-func latency(tb testing.TB, e env, n, rounds int) {
+func latency(tb testing.TB, e env, rate, n, rounds int) {
 	for _, b := range e.brokers {
 		subjects := []subject{{b.clients[0].name, b.clients[0].plain}, e.idemq(b)}
 		p50, p99 := make([][]float64, len(subjects)), make([][]float64, len(subjects))
 		for range rounds {
 			for i, s := range subjects {
-				took := s.latencies(tb, b, n)
+				took := s.latencies(tb, b, rate, n)
 				p50[i] = append(p50[i], took[n/2].Seconds()*1000)
 				p99[i] = append(p99[i], took[n*99/100].Seconds()*1000)
 			}
@@ -37,13 +42,14 @@ func latency(tb testing.TB, e env, n, rounds int) {
 	}
 }
 
-// latencies has n messages sent to s, five each hundredth of a second, and returns how long each
+// latencies has n messages sent to s, some each hundredth of a second, and returns how long each
 // was under way, sorted.
-func (s subject) latencies(tb testing.TB, b broker, n int) []time.Duration {
+func (s subject) latencies(tb testing.TB, b broker, rate, n int) []time.Duration {
 	topic, drop := b.create(tb)
 	defer drop()
 	p := b.publish(tb)
-	const warming = 50 // until a share of each server and connection is there; not counted
+	some := rate / 100
+	warming := 10 * some // until a share of each server and connection is there; not counted
 	for at := range b.shares {
 		send(tb, p, []outbox.Message{newMessage(topic, at, time.Now())})
 	}
@@ -64,9 +70,9 @@ func (s subject) latencies(tb testing.TB, b broker, n int) []time.Duration {
 	var sending sync.WaitGroup
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for at := 0; at < warming+n; at += 5 {
+	for at := 0; at < warming+n; at += some {
 		<-tick.C
-		ms := make([]outbox.Message, 5)
+		ms := make([]outbox.Message, some)
 		for i := range ms {
 			ms[i] = newMessage(topic, b.shares+at+i, time.Now())
 		}

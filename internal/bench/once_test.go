@@ -19,5 +19,5 @@ func TestThroughputOfEverySubjectIsMeasured(t *testing.T) {
 }
 
 func TestLatencyIsMeasured(t *testing.T) {
-	latency(t, newEnv(t), 100, 1)
+	latency(t, newEnv(t), 500, 100, 1)
 }
