@@ -27,7 +27,7 @@ func (c *Claim) Unprotected() bool { return c.open }
 
 // Claim asks for w without running it, for work that ends elsewhere than it began. The error is
 // nil whenever the store answered: look at State. An acquired claim is kept alive until it is
-// finished, abandoned or lost, so finish it on every path: defer c.Release.
+// finished, released, abandoned or lost, so end it on every path: defer c.Release.
 func (g *Guard) Claim(ctx context.Context, w Work) (*Claim, error) {
 	claims := make([]*Claim, 1)
 	if err := g.ClaimBatch(ctx, []Work{w}, claims); err != nil {
@@ -155,15 +155,23 @@ func (c *Claim) FailFinal(ctx context.Context, cause error) error {
 
 // Release gives back a claim whose work was not begun; the attempt does not count.
 // After Complete or Fail, on a claim that is not held, and where another owner has taken over,
-// it does nothing.
+// it does nothing. A ctx that has ended, as it often has for a deferred Release, does not keep it from
+// being written: one call is made all the same. On an error the claim is abandoned to its lease;
+// Release may be called again for as long as that runs.
 func (c *Claim) Release(ctx context.Context) error {
 	if c.State != Acquired && c.State != Condemned || c.ended() {
 		return nil
 	}
+	if ctx.Err() != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), c.g.callTimeout())
+		defer cancel()
+	}
 	err := c.finish(ctx, Outcome{State: Released})
-	if errors.Is(err, ErrSuperseded) {
+	if err == nil || errors.Is(err, ErrSuperseded) {
 		return nil
 	}
+	c.Abandon() // nobody may be left to say it again, and a claim that is beaten never ends
 	return err
 }
 

@@ -127,18 +127,6 @@ func (c *Claim) failed(ctx, work context.Context, cause error) error {
 	return cause
 }
 
-// settle writes o even if ctx has ended, again and again until the lease is over.
-func (c *Claim) settle(ctx context.Context, o Outcome) error {
-	ctx = context.WithoutCancel(ctx)
-	for pause := 10 * time.Millisecond; ; pause *= 2 {
-		err := c.finish(ctx, o)
-		if err == nil || errors.Is(err, ErrSuperseded) || errors.Is(err, ErrResultTooLarge) || !c.Held() {
-			return err
-		}
-		time.Sleep(min(pause, time.Second))
-	}
-}
-
 // DoBatch is Do for many in one round trip: fn gets the indexes of the works to run, runs
 // them all or none, and errs[i] answers works[i]: nil for done, now or before. fn is not
 // called when there is nothing to run. Equal works are run once and answered alike.
@@ -221,7 +209,7 @@ func runAll(ctx context.Context, claims []*Claim, run []int, fn func(ctx context
 		defer done()
 		defer context.AfterFunc(one, cancel)()
 	}
-	settle := func(err error) []error {
+	say := func(err error) []error {
 		outs := make([]Outcome, len(claims))
 		for i, c := range claims {
 			outs[i] = Outcome{Claim: c, State: Done}
@@ -229,42 +217,23 @@ func runAll(ctx context.Context, claims []*Claim, run []int, fn func(ctx context
 				outs[i].State, outs[i].Cause = Retryable, err
 			}
 		}
-		return settleAll(ctx, outs)
+		return settle(ctx, outs)
 	}
 	returned := false
 	defer func() {
 		if !returned {
-			settle(errors.New("panic"))
+			say(errors.New("panic"))
 		}
 	}()
 	err := fn(work, run)
 	returned = true
-	errs = settle(err)
+	errs = say(err)
 	for i := range errs {
 		if err != nil {
 			errs[i] = err
 		}
 	}
 	return errs
-}
-
-// settleAll writes outs even if ctx has ended, again and again until the first lease is over.
-func settleAll(ctx context.Context, outs []Outcome) []error {
-	ctx = context.WithoutCancel(ctx)
-	errs := make([]error, len(outs))
-	for pause := 10 * time.Millisecond; ; pause *= 2 {
-		err := outs[0].Claim.g.FinishBatch(ctx, outs, errs)
-		if err == nil {
-			return errs
-		}
-		if !outs[0].Claim.Held() {
-			for i := range errs {
-				errs[i] = err
-			}
-			return errs
-		}
-		time.Sleep(min(pause, time.Second))
-	}
 }
 
 // patience spaces the questions after work in progress elsewhere: 50ms, doubling to 1s, and

@@ -1,0 +1,49 @@
+package dedup
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// settle is settle for one.
+func (c *Claim) settle(ctx context.Context, o Outcome) error {
+	o.Claim = c
+	return settle(ctx, []Outcome{o})[0]
+}
+
+// settle writes outs even if ctx has ended, and what the store does not take again and again until
+// its lease is over. What is not written then is abandoned: nobody is left to end it, and while it
+// were beaten it would be in progress for all others.
+func settle(ctx context.Context, outs []Outcome) []error {
+	ctx = context.WithoutCancel(ctx)
+	errs := make([]error, len(outs))
+	todo, answers := outs, errs
+	var at []int // of todo: index into errs. nil: all of them, in place
+	for pause := 10 * time.Millisecond; ; pause *= 2 {
+		outage := outs[0].Claim.g.FinishBatch(ctx, todo, answers)
+		var again []Outcome
+		var places []int
+		for j, o := range todo {
+			i := j
+			if at != nil {
+				i = at[j]
+			}
+			if errs[i] = answers[j]; outage != nil {
+				errs[i] = outage
+			}
+			switch err := errs[i]; {
+			case err == nil || errors.Is(err, ErrSuperseded) || errors.Is(err, ErrResultTooLarge):
+			case !o.Claim.Held():
+				o.Claim.Abandon()
+			default:
+				again, places = append(again, o), append(places, i)
+			}
+		}
+		if len(again) == 0 {
+			return errs
+		}
+		todo, at, answers = again, places, make([]error, len(again))
+		time.Sleep(min(pause, time.Second))
+	}
+}
