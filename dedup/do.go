@@ -14,7 +14,7 @@ import (
 // fn's ctx ends with cause ErrLeaseLost when the claim could not be kept. If fn fails,
 // w may be tried again and Do returns fn's error. A panic counts as a failure and goes on.
 // What fn returned is written even if ctx has ended meanwhile; where the store does not take
-// it before the lease ends, err wraps ErrUnavailable and w will run again.
+// it for as long as a lease, err wraps ErrUnavailable and w will run again, when its lease has ended.
 // Where another owner took over while fn ran, Do asks again and obeys the answer, which may be
 // to run fn again.
 // When w is refused, err is a [*RefusedError] that wraps ErrInProgress, ErrFailed, ErrMismatch or,

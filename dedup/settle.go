@@ -3,6 +3,7 @@ package dedup
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -12,15 +13,17 @@ func (c *Claim) settle(ctx context.Context, o Outcome) error {
 	return settle(ctx, []Outcome{o})[0]
 }
 
-// settle writes outs even if ctx has ended, and what the store does not take again and again until
-// its lease is over. What is not written then is abandoned: nobody is left to end it, and while it
-// were beaten it would be in progress for all others.
+// settle writes outs even if ctx has ended, and what the store does not take again and again for one
+// lease, or until the claim is lost. That bound is of its own, since beats may go through where no
+// verdict does, as with a result that is too large for the server. What is not written then is
+// abandoned: nobody is left to end it, and while it were beaten it would be in progress for all others.
 func settle(ctx context.Context, outs []Outcome) []error {
 	ctx = context.WithoutCancel(ctx)
 	errs := make([]error, len(outs))
 	todo, answers := outs, errs
 	var at []int // of todo: index into errs. nil: all of them, in place
-	for pause := 10 * time.Millisecond; ; pause *= 2 {
+	begun := time.Now()
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		outage := outs[0].Claim.g.FinishBatch(ctx, todo, answers)
 		var again []Outcome
 		var places []int
@@ -34,8 +37,11 @@ func settle(ctx context.Context, outs []Outcome) []error {
 			}
 			switch err := errs[i]; {
 			case err == nil || errors.Is(err, ErrSuperseded) || errors.Is(err, ErrResultTooLarge):
-			case !o.Claim.Held():
+			case !o.Claim.Held() || time.Since(begun) >= o.Claim.held.Lease:
 				o.Claim.Abandon()
+				if !errors.Is(err, ErrUnavailable) {
+					errs[i] = fmt.Errorf("%w: %w", ErrUnavailable, err)
+				}
 			default:
 				again, places = append(again, o), append(places, i)
 			}
@@ -44,6 +50,6 @@ func settle(ctx context.Context, outs []Outcome) []error {
 			return errs
 		}
 		todo, at, answers = again, places, make([]error, len(again))
-		time.Sleep(min(pause, time.Second))
+		time.Sleep(pause)
 	}
 }

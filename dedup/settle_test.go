@@ -198,3 +198,38 @@ func TestTransactionOfUnknownEndWhoseClaimCannotBeGivenBackEndsWithItsLease(t *t
 		endsWithItsLease(t, s.Store, work("a"))
 	})
 }
+
+// refusing is a Store that takes no verdict, as MySQL does not that is larger than its packets; beats go through.
+func refusing(s dedup.Store) *picky {
+	return &picky{Store: s, answer: func(*dedup.FinishRequest) error { return errBoom }}
+}
+
+func TestVerdictThatIsNeverTakenIsTriedForOneLease(t *testing.T) {
+	for name, do := range map[string]func(g *dedup.Guard) error{
+		"Do": func(g *dedup.Guard) error {
+			ran, err := g.Do(context.Background(), work("a"), func(context.Context) error { return nil })
+			if !ran {
+				return errors.New("it did not run")
+			}
+			return err
+		},
+		"DoBatch": func(g *dedup.Guard) error {
+			return g.DoBatch(context.Background(), []dedup.Work{work("a")}, func(context.Context, []int) error { return nil })[0]
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := memstore.New()
+				words := refusing(s)
+				g := newGuard(t, words, &dedup.Options{Lease: 2 * time.Minute})
+				begun := time.Now()
+				err := do(g)
+				require.ErrorIs(t, err, dedup.ErrUnavailable)
+				require.ErrorIs(t, err, errBoom)
+				require.InDelta(t, 120, time.Since(begun).Seconds(), 1)
+				require.InDelta(t, 127, words.calls, 1, "seven tries in the first 1.27s, then one a second")
+				endsWithItsLease(t, s, work("a"))
+			})
+		})
+	}
+}
