@@ -17,10 +17,12 @@ const maxCalls = 2
 type batcher[Q, A any] struct {
 	do   func(ctx context.Context, in []Q, out []A) error
 	held func(*Q) *ClaimRequest
+	// failed is the answer to an item of a store call that failed.
+	failed func(error) A
 	// fold answers a request from what its twin (the same work) was answered in the same
 	// call. nil: a twin goes into the next call.
 	fold func(follower *Q, leader A) A
-	// orphaned cleans up answers that reach nobody. May be nil.
+	// orphaned cleans up answers that reach nobody, because the caller's ctx has ended. May be nil.
 	orphaned func(in []Q, out []A)
 
 	mu      sync.Mutex
@@ -30,24 +32,25 @@ type batcher[Q, A any] struct {
 
 // call is one caller's request: its items may be answered by several store calls.
 type call[Q, A any] struct {
-	ctx  context.Context // values only
-	in   []Q
-	out  []A
-	left int // items without an answer, guarded by batcher.mu
-	next int // first item not yet sent
-	err  error
-	done chan struct{}
-	gone bool // the caller's ctx ended; guarded by batcher.mu
+	ctx    context.Context // values only
+	in     []Q
+	out    []A
+	left   int   // items without an answer, guarded by batcher.mu
+	next   int   // first item not yet sent
+	outage error // of the last store call that failed
+	done   chan struct{}
+	gone   bool // the caller's ctx ended; guarded by batcher.mu
 }
 
 // submit answers out[i] for in[i]. It keeps in and out until every store call that carries
-// them is over, which may be after it returned with ctx's error.
-func (b *batcher[Q, A]) submit(ctx context.Context, in []Q, out []A) error {
+// them is over, which may be after it returned with ctx's error. outage is that of a store call that
+// carried some of them and failed; they, and no others, are answered with it.
+func (b *batcher[Q, A]) submit(ctx context.Context, in []Q, out []A) (outage, err error) {
 	if len(in) == 0 {
-		return nil
+		return nil, nil
 	}
 	if err := context.Cause(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	c := &call[Q, A]{ctx: context.WithoutCancel(ctx), in: in, out: out, left: len(in), done: make(chan struct{})}
 	b.mu.Lock()
@@ -59,17 +62,17 @@ func (b *batcher[Q, A]) submit(ctx context.Context, in []Q, out []A) error {
 	b.mu.Unlock()
 	select {
 	case <-c.done:
-		return c.err
+		return c.outage, nil
 	case <-ctx.Done():
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	select {
 	case <-c.done: // answered meanwhile
-		return c.err
+		return c.outage, nil
 	default:
 		c.gone = true
-		return context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	}
 }
 
@@ -161,6 +164,11 @@ func sameWork(a, b *ClaimRequest) bool {
 
 // deliver hands out the answers of r. Called with b.mu held.
 func (b *batcher[Q, A]) deliver(r *round[Q, A], err error) {
+	if err != nil { // whatever stands in out is no answer
+		for i := range r.out {
+			r.out[i] = b.failed(err)
+		}
+	}
 	if r.whole != nil {
 		b.answered(r.whole, len(r.in), err)
 		return
@@ -177,13 +185,13 @@ func (b *batcher[Q, A]) deliver(r *round[Q, A], err error) {
 
 func (b *batcher[Q, A]) answered(c *call[Q, A], n int, err error) {
 	if err != nil {
-		c.err = err
+		c.outage = err
 	}
 	if c.left -= n; c.left > 0 {
 		return
 	}
 	close(c.done)
-	if (c.gone || c.err != nil) && b.orphaned != nil {
+	if c.gone && b.orphaned != nil {
 		go b.orphaned(c.in, c.out)
 	}
 }

@@ -32,8 +32,7 @@ func (g *Guard) roundTrip(ctx context.Context, cause string, n int, call func(ct
 
 func (g *Guard) storeClaim(ctx context.Context, in []ClaimRequest, out []Verdict) error {
 	err := g.roundTrip(ctx, "claim", len(in), func(ctx context.Context) error { return g.store.Claim(ctx, in, out) })
-	if err != nil { // whatever stands in out is no answer
-		clear(out)
+	if err != nil {
 		g.unsure.put(in, g.opts.Lease)
 		return err
 	}
@@ -77,7 +76,7 @@ func (g *Guard) releaseOrphans(in []ClaimRequest, out []Verdict) {
 	if len(fin) == 0 {
 		return
 	}
-	if err := g.finishes.submit(context.Background(), fin, make([]error, len(fin))); err != nil {
+	if err, _ := g.finishes.submit(context.Background(), fin, make([]error, len(fin))); err != nil {
 		g.opts.Logger.Warn("dedup: claims of a caller that is gone could not be released and end with their leases", "n", len(fin), "err", err)
 	}
 }

@@ -41,7 +41,8 @@ func (g *Guard) Claim(ctx context.Context, w Work) (*Claim, error) {
 
 // ClaimBatch is Claim for many, up to 1024 in one round trip: claims[i] answers works[i], each a
 // claim of its own, whose Err is set where this one alone could not be answered. Of equal works
-// all but the first are InProgress. On a returned error none is held.
+// all but the first are InProgress. On a returned error none is held. With Options.FailOpen those
+// that the store did not answer are Unprotected; what it said of the others counts.
 func (g *Guard) ClaimBatch(ctx context.Context, works []Work, claims []*Claim) error {
 	if len(claims) != len(works) {
 		return fmt.Errorf("dedup: ClaimBatch: %d works and room for %d claims; pass slices of equal length", len(works), len(claims))
@@ -61,20 +62,20 @@ func (g *Guard) ClaimBatch(ctx context.Context, works []Work, claims []*Claim) e
 		}
 	}
 	asked := time.Now() // before the call: our own idea of the lease must end first
-	err := g.askFor(ctx, in, out)
-	if err != nil && (!g.opts.FailOpen || !errors.Is(err, ErrUnavailable)) {
+	if err := g.askFor(ctx, in, out); err != nil {
 		return err
 	}
+	var outage error
 	for i := range all {
 		c := &all[i]
 		c.g, c.Work, c.Verdict = g, works[i], out[i]
-		if err != nil {
-			c.Verdict, c.open = Verdict{State: Acquired, Attempt: 1}, true
+		if err := c.Err; g.opts.FailOpen && errors.Is(err, ErrUnavailable) {
+			c.Verdict, c.open, outage = Verdict{State: Acquired, Attempt: 1}, true, err
 		}
 		c.held = heldOf(&in[i], &c.Verdict)
 		claims[i] = c
 	}
-	g.countClaims(claims, err)
+	g.countClaims(claims, outage)
 	g.beats.add(claims, asked)
 	return nil
 }
@@ -95,8 +96,13 @@ func claimRoom(n int) ([]ClaimRequest, []Verdict, []Claim) {
 // askFor submits in, once more under new tokens for what was answered to a token that had ended:
 // one taken over from a lost reply, whose claim was released meanwhile.
 func (g *Guard) askFor(ctx context.Context, in []ClaimRequest, out []Verdict) error {
-	if err := g.claims.submit(ctx, in, out); err != nil {
+	outage, err := g.claims.submit(ctx, in, out)
+	if err != nil {
 		return err
+	}
+	if outage != nil && !g.opts.FailOpen {
+		go g.releaseOrphans(in, out) // what another store call answered for the same caller
+		return outage
 	}
 	for i := range out {
 		if out[i].State != Retryable && out[i].State != Released {
@@ -104,7 +110,7 @@ func (g *Guard) askFor(ctx context.Context, in []ClaimRequest, out []Verdict) er
 		}
 		in[i].Owner = newOwner()
 		again := make([]Verdict, 1)
-		if err := g.claims.submit(ctx, in[i:i+1:i+1], again); err != nil {
+		if _, err := g.claims.submit(ctx, in[i:i+1:i+1], again); err != nil {
 			again[0] = Verdict{Err: err}
 		}
 		out[i] = again[0]
@@ -114,7 +120,13 @@ func (g *Guard) askFor(ctx context.Context, in []ClaimRequest, out []Verdict) er
 
 func (g *Guard) countClaims(claims []*Claim, outage error) {
 	if outage != nil {
-		g.opts.Logger.Warn("dedup: store is down, running unprotected as Options.FailOpen says", "n", len(claims), "err", outage)
+		n := 0
+		for _, c := range claims {
+			if c.open {
+				n++
+			}
+		}
+		g.opts.Logger.Warn("dedup: store is down, running unprotected as Options.FailOpen says", "n", n, "err", outage)
 	}
 	if g.opts.Observe == nil {
 		return
@@ -216,26 +228,55 @@ func (g *Guard) FinishBatch(ctx context.Context, in []Outcome, errs []error) err
 	}
 	out = out[:len(req)]
 	sent := time.Now()
-	if err := g.finishes.submit(ctx, req, out); err != nil {
-		if !g.opts.FailOpen || !errors.Is(err, ErrUnavailable) {
-			return err
-		}
-		if err = g.finishes.submit(ctx, req, out); err != nil { // once more: it may have been one reply
-			if errors.Is(err, ErrUnavailable) {
-				g.finishOpen(in, at, err)
-				return nil
-			}
-			return err
-		}
+	if err := g.say(ctx, req, out); err != nil {
+		return err
 	}
 	t := tally{name: "finish"}
+	var open []int
+	var outage error
 	for j, i := range at {
+		if g.opts.FailOpen && errors.Is(out[j], ErrUnavailable) {
+			open, outage = append(open, i), out[j]
+			continue
+		}
 		cause := in[i].end(out[j], sent, &errs[i])
 		if g.opts.Observe != nil {
 			t.add(in[i].Claim.Work.Scope, cause)
 		}
 	}
 	t.emit(g)
+	if len(open) > 0 {
+		g.finishOpen(in, open, outage)
+	}
+	return nil
+}
+
+// say submits req. With FailOpen it does so once more for what the store did not answer, which may have
+// been one reply, and leaves what is not answered then to the caller.
+func (g *Guard) say(ctx context.Context, req []FinishRequest, out []error) error {
+	outage, err := g.finishes.submit(ctx, req, out)
+	switch {
+	case err != nil:
+		return err
+	case outage != nil && !g.opts.FailOpen:
+		return outage
+	case !g.opts.FailOpen:
+		return nil
+	}
+	var again []FinishRequest
+	var at []int
+	for j := range req {
+		if errors.Is(out[j], ErrUnavailable) {
+			again, at = append(again, req[j]), append(at, j)
+		}
+	}
+	answers := make([]error, len(again))
+	if _, err := g.finishes.submit(ctx, again, answers); err != nil {
+		return err
+	}
+	for k, j := range at {
+		out[j] = answers[k]
+	}
 	return nil
 }
 

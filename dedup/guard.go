@@ -59,10 +59,12 @@ func New(app string, store Store, o *Options) (*Guard, error) {
 	}
 	g.claims = batcher[ClaimRequest, Verdict]{
 		do: g.storeClaim, held: func(q *ClaimRequest) *ClaimRequest { return q },
-		fold: foldClaim, orphaned: g.releaseOrphans,
+		failed: func(err error) Verdict { return Verdict{Err: err} },
+		fold:   foldClaim, orphaned: g.releaseOrphans,
 	}
-	g.extends = batcher[ExtendRequest, error]{do: g.storeExtend, held: func(q *ExtendRequest) *ClaimRequest { return &q.ClaimRequest }}
-	g.finishes = batcher[FinishRequest, error]{do: g.storeFinish, held: func(q *FinishRequest) *ClaimRequest { return &q.ClaimRequest }}
+	asIs := func(err error) error { return err }
+	g.extends = batcher[ExtendRequest, error]{do: g.storeExtend, failed: asIs, held: func(q *ExtendRequest) *ClaimRequest { return &q.ClaimRequest }}
+	g.finishes = batcher[FinishRequest, error]{do: g.storeFinish, failed: asIs, held: func(q *FinishRequest) *ClaimRequest { return &q.ClaimRequest }}
 	g.beats.g = g
 	return g, nil
 }

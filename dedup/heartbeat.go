@@ -163,7 +163,7 @@ func (b *heartbeat) scan(now time.Time) (due []ExtendRequest, next time.Duration
 func (b *heartbeat) beat(in []ExtendRequest) {
 	out := make([]error, len(in))
 	sent := time.Now()
-	err := b.g.extends.submit(context.Background(), in, out)
+	err, _ := b.g.extends.submit(context.Background(), in, out)
 	b.mu.Lock()
 	defer b.unlock()
 	b.beating = false
@@ -175,7 +175,7 @@ func (b *heartbeat) beat(in []ExtendRequest) {
 	for c := b.head; c != nil; {
 		following := c.next
 		if i, ok := answers[c.held.Owner]; ok {
-			b.taken(c, sent, err, out[i])
+			b.taken(c, sent, out[i])
 		}
 		c = following
 	}
@@ -185,9 +185,9 @@ func (b *heartbeat) beat(in []ExtendRequest) {
 }
 
 // taken takes in one answer to a beat sent at the given time. Called with mu held.
-func (b *heartbeat) taken(c *Claim, sent time.Time, err, answer error) {
+func (b *heartbeat) taken(c *Claim, sent time.Time, answer error) {
 	switch {
-	case err != nil || (answer != nil && !errors.Is(answer, ErrSuperseded) && !errors.Is(answer, ErrRecordLost)):
+	case errors.Is(answer, ErrUnavailable) || answer != nil && !errors.Is(answer, ErrSuperseded) && !errors.Is(answer, ErrRecordLost):
 		c.beaten = c.beaten.Add(-c.held.Lease) // due again, after the pause
 		b.pause = time.Now().Add(b.tick / 4)
 	case errors.Is(answer, ErrSuperseded):

@@ -81,13 +81,16 @@ func (c *Claim) Alone(ctx context.Context) error {
 	b.mu.Unlock()
 	out := make([]error, 1)
 	sent := time.Now()
-	if err := c.g.extends.submit(ctx, in, out); err != nil {
+	switch outage, err := c.g.extends.submit(ctx, in, out); {
+	case err != nil:
 		return err
+	case outage != nil:
+		return outage
 	}
 	b.mu.Lock()
 	defer b.unlock()
 	if c.kept {
-		b.taken(c, sent, nil, out[0])
+		b.taken(c, sent, out[0])
 	}
 	if out[0] != nil && !errors.Is(out[0], ErrRecordLost) {
 		return fmt.Errorf("dedup: mark %s %q as running alone: %w", c.Work.Scope, c.Work.ID, out[0])
