@@ -115,24 +115,33 @@ func (c *Claim) run(ctx context.Context, fn func(ctx context.Context) ([]byte, e
 	return false, c.failed(ctx, work, err)
 }
 
-// failed writes that the work failed with cause, or, where we made it fail, that it was not begun.
+// failed writes that the work failed with cause.
 func (c *Claim) failed(ctx, work context.Context, cause error) error {
-	o := Outcome{State: Retryable, Cause: cause}
+	return notWritten(cause, c.settle(ctx, failure(work, cause)))
+}
+
+// failure is the word on work that failed with cause; where we made it fail, it is that it was not begun.
+func failure(work context.Context, cause error) Outcome {
 	if errors.Is(context.Cause(work), ErrLeaseLost) {
-		o.State = Released
+		return Outcome{State: Released}
 	}
-	if lost := c.settle(ctx, o); lost != nil && !errors.Is(lost, ErrSuperseded) {
-		return errors.Join(cause, lost)
+	return Outcome{State: Retryable, Cause: cause}
+}
+
+// notWritten joins to the cause of a failure why the store does not know of it, if that matters.
+func notWritten(cause, lost error) error {
+	if lost == nil || errors.Is(lost, ErrSuperseded) {
+		return cause
 	}
-	return cause
+	return errors.Join(cause, lost)
 }
 
 // DoBatch is Do for many in one round trip: fn gets the indexes of the works to run, runs
 // them all or none, and errs[i] answers works[i]: nil for done, now or before. fn is not
 // called when there is nothing to run. Equal works are run once and answered alike.
 // Work.Wait is not looked at: what is in progress elsewhere is refused. A panic counts as a
-// failure of all that ran, and goes on. fn's ctx ends when one of the claims is lost. A work whose
-// claim was answered too late to be kept is not run: its error is ErrLeaseLost.
+// failure of all that ran, and goes on. fn's ctx ends with cause ErrLeaseLost when one of the claims is lost.
+// A work whose claim was answered too late to be kept is not run: its error is ErrLeaseLost.
 func (g *Guard) DoBatch(ctx context.Context, works []Work, fn func(ctx context.Context, run []int) error) (errs []error) {
 	errs = make([]error, len(works))
 	all, leader := foldWorks(works)
@@ -202,36 +211,35 @@ func foldWorks(works []Work) (firsts, leader []int) {
 
 // runAll calls fn once for all claims and writes one outcome for each.
 func runAll(ctx context.Context, claims []*Claim, run []int, fn func(ctx context.Context, run []int) error) (errs []error) {
-	work, cancel := context.WithCancel(ctx)
-	defer cancel()
+	work, cancel := context.WithCancelCause(ctx)
+	defer cancel(context.Canceled)
+	lose := func() { cancel(ErrLeaseLost) } // does nothing where ctx has ended work, and through it the claim's
 	for _, c := range claims {
 		one, done := c.Context(work)
 		defer done()
-		defer context.AfterFunc(one, cancel)()
+		defer context.AfterFunc(one, lose)()
 	}
-	say := func(err error) []error {
+	say := func(o Outcome) []error {
 		outs := make([]Outcome, len(claims))
 		for i, c := range claims {
-			outs[i] = Outcome{Claim: c, State: Done}
-			if err != nil {
-				outs[i].State, outs[i].Cause = Retryable, err
-			}
+			outs[i], outs[i].Claim = o, c
 		}
 		return settle(ctx, outs)
 	}
 	returned := false
 	defer func() {
 		if !returned {
-			say(errors.New("panic"))
+			say(Outcome{State: Retryable, Cause: errors.New("panic")})
 		}
 	}()
 	err := fn(work, run)
 	returned = true
-	errs = say(err)
-	for i := range errs {
-		if err != nil {
-			errs[i] = err
-		}
+	if err == nil {
+		return say(Outcome{State: Done})
+	}
+	errs = say(failure(work, err))
+	for i, lost := range errs {
+		errs[i] = notWritten(err, lost)
 	}
 	return errs
 }
