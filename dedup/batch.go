@@ -42,15 +42,13 @@ type call[Q, A any] struct {
 	gone   bool // the caller's ctx ended; guarded by batcher.mu
 }
 
-// submit answers out[i] for in[i]. It keeps in and out until every store call that carries
+// submit answers out[i] for in[i]. What it is given is sent, even where ctx has ended or ends meanwhile,
+// so that the caller knows; whoever does not want that looks at ctx first. It keeps in and out until every store call that carries
 // them is over, which may be after it returned with ctx's error. outage is that of a store call that
 // carried some of them and failed; they, and no others, are answered with it.
 func (b *batcher[Q, A]) submit(ctx context.Context, in []Q, out []A) (outage, err error) {
 	if len(in) == 0 {
 		return nil, nil
-	}
-	if err := context.Cause(ctx); err != nil {
-		return nil, err
 	}
 	c := &call[Q, A]{ctx: context.WithoutCancel(ctx), in: in, out: out, left: len(in), done: make(chan struct{})}
 	b.mu.Lock()

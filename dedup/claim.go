@@ -47,17 +47,22 @@ func (g *Guard) ClaimBatch(ctx context.Context, works []Work, claims []*Claim) e
 	if len(claims) != len(works) {
 		return fmt.Errorf("dedup: ClaimBatch: %d works and room for %d claims; pass slices of equal length", len(works), len(claims))
 	}
+	for i := range works {
+		if err := works[i].check(&g.opts); err != nil {
+			return err
+		}
+	}
+	if err := context.Cause(ctx); err != nil && len(works) > 0 {
+		return err
+	}
 	in, out, all := claimRoom(len(works))
 	owners := make([]byte, len(works)*len(Owner{}))
 	rand.Read(owners)
 	for i := range works {
 		w := &works[i]
-		if err := w.check(&g.opts); err != nil {
-			return err
-		}
 		in[i] = ClaimRequest{Key: keyOf(g.app, w.Scope, w.ID), Owner: Owner(owners[i*len(Owner{}):]), Fingerprint: w.Fingerprint, Redrive: w.Redrive, MustExist: w.MustExist, Holder: g.opts.Holder}
 		in[i].Lease, in[i].Retention = w.leases(&g.opts)
-		if o, ok := g.unsure.take(in[i].Key); ok {
+		if o, ok := g.unsure.take(&in[i]); ok { // from here on all of in is sent
 			in[i].Owner = o
 		}
 	}
@@ -225,6 +230,9 @@ func (g *Guard) FinishBatch(ctx context.Context, in []Outcome, errs []error) err
 		if errs[i] = err; ask {
 			req, at = append(req, q), append(at, i)
 		}
+	}
+	if err := context.Cause(ctx); err != nil && len(req) > 0 {
+		return err
 	}
 	out = out[:len(req)]
 	sent := time.Now()

@@ -173,7 +173,9 @@ func (c *Claim) endTx(answer, own error) error {
 		return answer // fn's own word, or a conflict that it met
 	case errors.Is(answer, ErrUnavailable):
 		cause = "unknown"
-		c.g.unsure.put([]ClaimRequest{c.held.ClaimRequest}, c.held.Lease)
+		asked := c.held.ClaimRequest
+		asked.Redrive = c.Work.Redrive // the record's may be higher, and the next claim asks with this one
+		c.g.unsure.put([]ClaimRequest{asked}, asked.Lease)
 	case lost || errors.Is(answer, ErrSuperseded):
 		if cause = "superseded"; lost {
 			cause = "record_lost"

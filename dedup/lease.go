@@ -74,6 +74,9 @@ func (c *Claim) Alone(ctx context.Context) error {
 	if c.open {
 		return nil
 	}
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
 	b := &c.g.beats
 	b.mu.Lock()
 	c.alone = true

@@ -12,7 +12,20 @@ import (
 type unsureOwners struct {
 	n  atomic.Int64
 	mu sync.Mutex
-	m  map[Key]unsureOwner
+	m  map[question]unsureOwner
+}
+
+// question is what a token was asked with. To its owner a record answers what it is, whatever the owner
+// asks: a redriven copy would be told, under the token of an older one, that it is condemned still.
+type question struct {
+	key       Key
+	print     Fingerprint
+	redrive   int
+	mustExist bool
+}
+
+func questionOf(q *ClaimRequest) question {
+	return question{q.Key, q.Fingerprint, q.Redrive, q.MustExist}
 }
 
 type unsureOwner struct {
@@ -28,7 +41,7 @@ func (u *unsureOwners) put(in []ClaimRequest, lease time.Duration) {
 	defer u.mu.Unlock()
 	now := time.Now()
 	if u.m == nil {
-		u.m = make(map[Key]unsureOwner)
+		u.m = make(map[question]unsureOwner)
 	}
 	for k, o := range u.m {
 		if len(u.m)+len(in) <= maxUnsure {
@@ -40,19 +53,20 @@ func (u *unsureOwners) put(in []ClaimRequest, lease time.Duration) {
 	}
 	for i := range in {
 		if len(u.m) < maxUnsure {
-			u.m[in[i].Key] = unsureOwner{in[i].Owner, now.Add(max(lease, in[i].Lease))}
+			u.m[questionOf(&in[i])] = unsureOwner{in[i].Owner, now.Add(max(lease, in[i].Lease))}
 		}
 	}
 	u.n.Store(int64(len(u.m)))
 }
 
-// take returns the token to ask for k with, and forgets it: two askers must never share one.
-func (u *unsureOwners) take(k Key) (Owner, bool) {
+// take returns the token to ask q with, and forgets it: two askers must never share one.
+func (u *unsureOwners) take(q *ClaimRequest) (Owner, bool) {
 	if u.n.Load() == 0 {
 		return Owner{}, false
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	k := questionOf(q)
 	o, ok := u.m[k]
 	delete(u.m, k)
 	u.n.Store(int64(len(u.m)))
