@@ -32,25 +32,31 @@ func (g *Guard) Do(ctx context.Context, w Work, fn func(ctx context.Context) err
 // those do whose T is not that of the first.
 func DoValue[T any](ctx context.Context, g *Guard, w Work, fn func(ctx context.Context) (T, error)) (v T, ran bool, err error) {
 	var unfit error
+	own := false // the last run's word counts, not that of another owner who superseded it
 	stored, ran, err := g.do(ctx, w, func(ctx context.Context, c *Claim) (again bool, err error) {
-		return c.run(ctx, func(ctx context.Context) (result []byte, err error) {
+		again, err = c.run(ctx, func(ctx context.Context) (result []byte, err error) {
 			if v, err = fn(ctx); err != nil {
 				return nil, err
 			}
 			result, unfit = json.Marshal(v)
 			return result, nil
 		})
+		own = !again
+		return again, err
 	})
-	if err != nil || (ran && stored == nil) {
+	if own {
 		if err == nil && unfit != nil {
 			err = fmt.Errorf("dedup: %s %q is done, but its result cannot be stored: %w", w.Scope, w.ID, unfit)
 		}
 		return v, ran, err
 	}
-	if len(stored) == 0 {
-		return v, ran, fmt.Errorf("dedup: %s %q is done, but its result could not be stored when it was", w.Scope, w.ID)
+	var old T // not v: a run that was superseded may have left something there
+	switch {
+	case err != nil:
+		return old, ran, err
+	case len(stored) == 0:
+		return old, ran, fmt.Errorf("dedup: %s %q is done, but its result could not be stored when it was", w.Scope, w.ID)
 	}
-	var old T // not v: a run of our own that was superseded may have left something there
 	if err := json.Unmarshal(stored, &old); err != nil {
 		return old, ran, fmt.Errorf("dedup: stored result of %s %q: %w", w.Scope, w.ID, err)
 	}
@@ -161,8 +167,7 @@ func (g *Guard) DoBatch(ctx context.Context, works []Work, fn func(ctx context.C
 		}
 		return errs
 	}
-	var run []int
-	var held []*Claim
+	run, held := make([]int, 0, len(claims)), make([]*Claim, 0, len(claims))
 	for i, c := range claims {
 		switch {
 		case c.Err != nil:
@@ -224,7 +229,9 @@ func runAll(ctx context.Context, claims []*Claim, run []int, fn func(ctx context
 		for i, c := range claims {
 			outs[i], outs[i].Claim = o, c
 		}
-		return settle(ctx, outs)
+		errs := make([]error, len(outs))
+		settle(ctx, outs, errs)
+		return errs
 	}
 	returned := false
 	defer func() {

@@ -7,19 +7,21 @@ import (
 	"time"
 )
 
-// settle is settle for one.
+// settle writes one outcome of c.
 func (c *Claim) settle(ctx context.Context, o Outcome) error {
 	o.Claim = c
-	return settle(ctx, []Outcome{o})[0]
+	errs := make([]error, 1)
+	settle(ctx, []Outcome{o}, errs)
+	return errs[0]
 }
 
 // settle writes outs even if ctx has ended, and what the store does not take again and again for one
-// lease, or until the claim is lost. That bound is of its own, since beats may go through where no
-// verdict does, as with a result that is too large for the server. What is not written then is
-// abandoned: nobody is left to end it, and while it were beaten it would be in progress for all others.
-func settle(ctx context.Context, outs []Outcome) []error {
+// lease, or until the claim is lost; errs[i] answers outs[i]. The bound is of its own, since beats may
+// go through where no verdict does, as with a result that is too large for the server. What is not
+// written then is abandoned: nobody is left to end it, and while it were beaten it would be in progress
+// for all others.
+func settle(ctx context.Context, outs []Outcome, errs []error) {
 	ctx = context.WithoutCancel(ctx)
-	errs := make([]error, len(outs))
 	todo, answers := outs, errs
 	var at []int // of todo: index into errs. nil: all of them, in place
 	begun := time.Now()
@@ -47,7 +49,7 @@ func settle(ctx context.Context, outs []Outcome) []error {
 			}
 		}
 		if len(again) == 0 {
-			return errs
+			return
 		}
 		todo, at, answers = again, places, make([]error, len(again))
 		time.Sleep(pause)

@@ -159,3 +159,41 @@ func TestDoThatIsSupersededObeysItsSuccessor(t *testing.T) {
 		})
 	}
 }
+
+func TestDoValueReturnsNoValueOfARunThatWasSuperseded(t *testing.T) {
+	for name, c := range map[string]struct {
+		successor func(*dedup.Claim) error
+		want      string
+		is        error
+		says      string
+	}{
+		"by one with another": {func(c *dedup.Claim) error { return c.Complete(context.Background(), []byte(`"theirs"`)) }, "theirs", nil, ""},
+		"by one with none":    {func(c *dedup.Claim) error { return c.Complete(context.Background(), nil) }, "", nil, "its result could not be stored"},
+		"by one that failed for good": {func(c *dedup.Claim) error {
+			return c.FailFinal(context.Background(), errBoom)
+		}, "", dedup.ErrFailed, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := memstore.New()
+				v, ran, err := dedup.DoValue(t.Context(), newGuard(t, slowWords(s), nil), work("a"), func(context.Context) (string, error) {
+					time.Sleep(time.Minute)
+					next, err := newGuard(t, s, nil).Claim(t.Context(), work("a"))
+					require.NoError(t, err)
+					require.NoError(t, c.successor(next))
+					return "mine", nil
+				})
+				require.True(t, ran)
+				require.Equal(t, c.want, v)
+				switch {
+				case c.is != nil:
+					require.ErrorIs(t, err, c.is)
+				case c.says != "":
+					require.ErrorContains(t, err, c.says)
+				default:
+					require.NoError(t, err)
+				}
+			})
+		})
+	}
+}
