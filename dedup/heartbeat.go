@@ -163,7 +163,15 @@ func (b *heartbeat) scan(now time.Time) (due []ExtendRequest, next time.Duration
 func (b *heartbeat) beat(in []ExtendRequest) {
 	out := make([]error, len(in))
 	sent := time.Now()
-	err, _ := b.g.extends.submit(context.Background(), in, out)
+	outage, _ := b.g.extends.submit(context.Background(), in, out)
+	b.answered(in, out, sent)
+	if outage != nil {
+		b.g.opts.Logger.Warn("dedup: heartbeat failed, will try again", "claims", len(in), "err", outage)
+	}
+}
+
+// answered takes in the answers to a batch of beats sent at the given time.
+func (b *heartbeat) answered(in []ExtendRequest, out []error, sent time.Time) {
 	b.mu.Lock()
 	defer b.unlock()
 	b.beating = false
@@ -178,9 +186,6 @@ func (b *heartbeat) beat(in []ExtendRequest) {
 			b.taken(c, sent, out[i])
 		}
 		c = following
-	}
-	if err != nil {
-		b.g.opts.Logger.Warn("dedup: heartbeat failed, will try again", "claims", len(in), "err", err)
 	}
 }
 

@@ -3,6 +3,8 @@ package dedup_test
 import (
 	"context"
 	"fmt"
+	"io"
+	"log/slog"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -242,4 +244,47 @@ func TestBeatThatFailsByItselfIsRepeatedAfterAPause(t *testing.T) {
 		time.Sleep(time.Second)
 		require.False(t, c.Held())
 	})
+}
+
+// stuck is a log handler that does not return until released.
+type stuck struct {
+	slog.Handler
+	reached, release chan struct{}
+}
+
+func (s *stuck) Handle(context.Context, slog.Record) error {
+	select {
+	case s.reached <- struct{}{}:
+	default:
+	}
+	<-s.release
+	return nil
+}
+
+// In real time, since a goroutine that waits for a mutex holds up the virtual one.
+func TestLoggerThatHangsHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	f := &flaky{Store: memstore.New(), before: func(call string) error {
+		if call == "extend" {
+			return errBoom
+		}
+		return nil
+	}}
+	log := &stuck{slog.NewTextHandler(io.Discard, nil), make(chan struct{}, 1), make(chan struct{})}
+	c, err := newGuard(t, f, &dedup.Options{Lease: 100 * time.Millisecond, Logger: slog.New(log)}).Claim(t.Context(), work("a"))
+	require.NoError(t, err)
+	<-log.reached
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		c.Held()
+	}()
+	select {
+	case <-answered:
+	case <-time.After(20 * time.Second):
+		t.Error("Held waits for the logger")
+	}
+	close(log.release)
+	<-answered
+	require.NoError(t, c.Release(t.Context()))
 }
