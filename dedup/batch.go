@@ -17,6 +17,8 @@ const maxCalls = 2
 type batcher[Q, A any] struct {
 	do   func(ctx context.Context, in []Q, out []A) error
 	held func(*Q) *ClaimRequest
+	// apart keeps two requests out of one store call. Those of one caller are not kept apart. May be nil.
+	apart func(a, b *Q) bool
 	// failed is the answer to an item of a store call that failed.
 	failed func(error) A
 	// fold answers a request from what its twin (the same work) was answered in the same
@@ -121,6 +123,9 @@ func (b *batcher[Q, A]) gather() *round[Q, A] {
 	for _, c := range b.pending {
 		for ; c.next < len(c.in) && len(r.in) < maxBatch; c.next++ {
 			q := &c.in[c.next]
+			if b.apart != nil && len(r.in) > 0 && b.apart(&r.in[0], q) {
+				break
+			}
 			if at, twice := seen[b.held(q).Key]; twice {
 				if b.fold == nil || !sameWork(b.held(&r.in[at]), b.held(q)) {
 					break // in the next round; the caller's later items wait behind it

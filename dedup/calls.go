@@ -11,15 +11,19 @@ import (
 // never a verdict.
 var errNoAnswer = errors.New("dedup: the store left this item without an answer")
 
-// callTimeout bounds one store call: several fit into a lease, so that a beat whose reply is
+// callTimeout bounds one store call: several fit into the lease, so that a beat whose reply is
 // lost is repeated in time.
-func (g *Guard) callTimeout() time.Duration {
-	return min(max(g.opts.Lease/4, 100*time.Millisecond), 5*time.Second)
+func callTimeout(lease time.Duration) time.Duration {
+	return min(max(lease/4, 100*time.Millisecond), 5*time.Second)
 }
 
-// roundTrip makes one store call and reports it.
-func (g *Guard) roundTrip(ctx context.Context, cause string, n int, call func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, g.callTimeout())
+// apart tells beats of which one allows for less time than the other, because of a Work's own lease.
+// In one call the short lease would cut short the time of all others, or wait for as long as they do.
+func apart(a, b *ExtendRequest) bool { return callTimeout(a.Lease) != callTimeout(b.Lease) }
+
+// roundTrip makes one store call, within the time that the lease leaves for it, and reports it.
+func (g *Guard) roundTrip(ctx context.Context, cause string, n int, lease time.Duration, call func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout(lease))
 	defer cancel()
 	begun := time.Now()
 	err := call(ctx)
@@ -31,7 +35,7 @@ func (g *Guard) roundTrip(ctx context.Context, cause string, n int, call func(ct
 }
 
 func (g *Guard) storeClaim(ctx context.Context, in []ClaimRequest, out []Verdict) error {
-	err := g.roundTrip(ctx, "claim", len(in), func(ctx context.Context) error { return g.store.Claim(ctx, in, out) })
+	err := g.roundTrip(ctx, "claim", len(in), g.opts.Lease, func(ctx context.Context) error { return g.store.Claim(ctx, in, out) })
 	if err != nil {
 		g.unsure.put(in, g.opts.Lease)
 		return err
@@ -47,12 +51,13 @@ func (g *Guard) storeClaim(ctx context.Context, in []ClaimRequest, out []Verdict
 	return nil
 }
 
+// storeExtend is given beats that allow for the same time: see apart.
 func (g *Guard) storeExtend(ctx context.Context, in []ExtendRequest, out []error) error {
-	return g.roundTrip(ctx, "extend", len(in), func(ctx context.Context) error { return g.store.Extend(ctx, in, out) })
+	return g.roundTrip(ctx, "extend", len(in), in[0].Lease, func(ctx context.Context) error { return g.store.Extend(ctx, in, out) })
 }
 
 func (g *Guard) storeFinish(ctx context.Context, in []FinishRequest, out []error) error {
-	return g.roundTrip(ctx, "finish", len(in), func(ctx context.Context) error { return g.store.Finish(ctx, in, out) })
+	return g.roundTrip(ctx, "finish", len(in), g.opts.Lease, func(ctx context.Context) error { return g.store.Finish(ctx, in, out) })
 }
 
 // foldClaim answers a twin of a claim that was answered in the same call: what the first one

@@ -181,7 +181,7 @@ func (c *Claim) Release(ctx context.Context) error {
 	}
 	if ctx.Err() != nil {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), c.g.callTimeout())
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), callTimeout(c.g.opts.Lease))
 		defer cancel()
 	}
 	err := c.finish(ctx, Outcome{State: Released})

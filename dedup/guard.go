@@ -63,7 +63,7 @@ func New(app string, store Store, o *Options) (*Guard, error) {
 		fold:   foldClaim, orphaned: g.releaseOrphans,
 	}
 	asIs := func(err error) error { return err }
-	g.extends = batcher[ExtendRequest, error]{do: g.storeExtend, failed: asIs, held: func(q *ExtendRequest) *ClaimRequest { return &q.ClaimRequest }}
+	g.extends = batcher[ExtendRequest, error]{do: g.storeExtend, failed: asIs, apart: apart, held: func(q *ExtendRequest) *ClaimRequest { return &q.ClaimRequest }}
 	g.finishes = batcher[FinishRequest, error]{do: g.storeFinish, failed: asIs, held: func(q *FinishRequest) *ClaimRequest { return &q.ClaimRequest }}
 	g.beats.g = g
 	return g, nil

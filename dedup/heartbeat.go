@@ -11,6 +11,7 @@ import (
 type leaseState struct {
 	prev, next *Claim // in heartbeat's list while the claim is kept alive
 	kept       bool
+	beating    bool  // a beat is on its way
 	finishing  bool  // a finish is on its way: what a beat says now does not matter
 	closing    bool  // the transaction with its verdict is ending: see scan
 	undecided  bool  // only another claim tells what became of it
@@ -23,19 +24,19 @@ type leaseState struct {
 }
 
 // heartbeat keeps all held claims of a Guard alive with one goroutine, which lives while there
-// are any. Beats go out in one batch per tick. A claim is beaten when half its lease would
-// otherwise pass without a beat, so that a lost reply still leaves time for another.
+// are any. Beats go out in one batch per tick, apart from those of other leases. A claim is beaten when half
+// its lease would otherwise pass without a beat, so that a lost reply still leaves time for another.
 type heartbeat struct {
 	g *Guard
 
-	mu      sync.Mutex
-	head    *Claim
-	n       int
-	tick    time.Duration // a third of the shortest lease held
-	wake    chan struct{} // buffered; nil while no goroutine runs
-	beating bool          // a beat is on its way
-	pause   time.Time     // after a failed beat: none before
-	events  []Event       // to be emitted once mu is free: no callback runs under a lock
+	mu     sync.Mutex
+	head   *Claim
+	n      int
+	tick   time.Duration // a third of the shortest lease held
+	wake   chan struct{} // buffered; nil while no goroutine runs
+	beats  int           // batches of beats on their way
+	pause  time.Time     // after a failed beat: none before
+	events []Event       // to be emitted once mu is free: no callback runs under a lock
 }
 
 // unlock frees mu and emits what happened under it.
@@ -108,15 +109,17 @@ func (b *heartbeat) run(wake chan struct{}) {
 	defer timer.Stop()
 	for {
 		b.mu.Lock()
-		if b.n == 0 && !b.beating {
+		if b.n == 0 && b.beats == 0 {
 			b.wake, b.tick = nil, 0
 			b.mu.Unlock()
 			return
 		}
 		due, next := b.scan(time.Now())
-		if len(due) > 0 {
-			b.beating = true
-			go b.beat(due)
+		for len(due) > 0 {
+			var in []ExtendRequest
+			in, due = alike(due)
+			b.beats++
+			go b.beat(in)
 		}
 		b.unlock()
 		timer.Reset(next)
@@ -145,10 +148,10 @@ func (b *heartbeat) scan(now time.Time) (due []ExtendRequest, next time.Duration
 			next = min(next, left+c.held.Lease)
 		case left <= 0:
 			b.lost(c)
-		case b.beating || now.Before(b.pause):
+		case c.beating || now.Before(b.pause):
 			next = min(next, left)
 		case now.Add(b.tick).After(c.beaten.Add(c.held.Lease / 2)):
-			c.beaten = now
+			c.beaten, c.beating = now, true
 			due = append(due, ExtendRequest{Held: c.held, Alone: c.alone})
 			next = min(next, left)
 		default:
@@ -157,6 +160,18 @@ func (b *heartbeat) scan(now time.Time) (due []ExtendRequest, next time.Duration
 		c = following
 	}
 	return due, max(next, time.Millisecond)
+}
+
+// alike parts what is due into what one store call can carry and the rest.
+func alike(due []ExtendRequest) (one, rest []ExtendRequest) {
+	n := 1
+	for i := 1; i < len(due); i++ {
+		if !apart(&due[0], &due[i]) {
+			due[n], due[i] = due[i], due[n]
+			n++
+		}
+	}
+	return due[:n:n], due[n:]
 }
 
 // beat sends one batch of beats and takes in the answers.
@@ -174,7 +189,7 @@ func (b *heartbeat) beat(in []ExtendRequest) {
 func (b *heartbeat) answered(in []ExtendRequest, out []error, sent time.Time) {
 	b.mu.Lock()
 	defer b.unlock()
-	b.beating = false
+	b.beats--
 	defer b.signal()
 	answers := make(map[Owner]int, len(in))
 	for i := range in {
@@ -183,6 +198,7 @@ func (b *heartbeat) answered(in []ExtendRequest, out []error, sent time.Time) {
 	for c := b.head; c != nil; {
 		following := c.next
 		if i, ok := answers[c.held.Owner]; ok {
+			c.beating = false
 			b.taken(c, sent, out[i])
 		}
 		c = following

@@ -288,3 +288,70 @@ func TestLoggerThatHangsHoldsNobodyUp(t *testing.T) {
 	<-answered
 	require.NoError(t, c.Release(t.Context()))
 }
+
+// lagging is a Store whose beats take long, as answer says for the first item of each.
+type lagging struct {
+	dedup.Store
+	takes func(q *dedup.ExtendRequest) time.Duration
+}
+
+func (l *lagging) Extend(ctx context.Context, in []dedup.ExtendRequest, out []error) error {
+	select {
+	case <-time.After(l.takes(&in[0])):
+		return l.Store.Extend(ctx, in, out)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// shortLived is work with a lease below the Guard's, which is 30s.
+func shortLived(id string) dedup.Work {
+	w := work(id)
+	w.Lease = 3 * time.Second
+	return w
+}
+
+func TestShortLeaseOutlivesABeatThatHangs(t *testing.T) {
+	for name, hangs := range map[string]func(q *dedup.ExtendRequest, n int64) bool{
+		"its own":           func(_ *dedup.ExtendRequest, n int64) bool { return n == 2 },
+		"of a longer lease": func(q *dedup.ExtendRequest, _ int64) bool { return q.Lease > 3*time.Second },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var n atomic.Int64
+				g := newGuard(t, &lagging{Store: memstore.New(), takes: func(q *dedup.ExtendRequest) time.Duration {
+					if hangs(q, n.Add(1)) {
+						return time.Hour
+					}
+					return 0
+				}}, nil)
+				long, err := g.Claim(t.Context(), work("long"))
+				require.NoError(t, err)
+				short, err := g.Claim(t.Context(), shortLived("short"))
+				require.NoError(t, err)
+				time.Sleep(25 * time.Second)
+				require.True(t, short.Held())
+				require.NoError(t, short.Release(t.Context()))
+				require.NoError(t, long.Release(t.Context()))
+				time.Sleep(5 * time.Second) // the beat that hangs ends
+			})
+		})
+	}
+}
+
+func TestLongLeaseIsGivenItsTimeBesideShortOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGuard(t, &lagging{Store: memstore.New(), takes: func(*dedup.ExtendRequest) time.Duration { return 2 * time.Second }}, nil)
+		long, err := g.Claim(t.Context(), work("long"))
+		require.NoError(t, err)
+		for i := range 60 { // each is beaten, in vain
+			c, err := g.Claim(t.Context(), shortLived(fmt.Sprint(i)))
+			require.NoError(t, err)
+			time.Sleep(2 * time.Second)
+			require.NoError(t, c.Release(t.Context()))
+		}
+		require.True(t, long.Held())
+		require.NoError(t, long.Release(t.Context()))
+		time.Sleep(5 * time.Second) // the beats on their way end
+	})
+}
