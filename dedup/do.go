@@ -16,7 +16,7 @@ import (
 // What fn returned is written even if ctx has ended meanwhile; where the store does not take
 // it for as long as a lease, err wraps ErrUnavailable and w will run again, when its lease has ended.
 // Where another owner took over while fn ran, Do asks again and obeys the answer, which may be
-// to run fn again.
+// to run fn again. Where ctx ends while Do waits for another owner, err wraps its cause beside ErrInProgress.
 // When w is refused, err is a [*RefusedError] that wraps ErrInProgress, ErrFailed, ErrMismatch or,
 // with MustExist, ErrNotFound.
 func (g *Guard) Do(ctx context.Context, w Work, fn func(ctx context.Context) error) (ran bool, err error) {
@@ -86,7 +86,11 @@ func (g *Guard) do(ctx context.Context, w Work, run func(ctx context.Context, c 
 		case Done:
 			return c.Result, ran, nil
 		case InProgress:
-			if !patience.wait(ctx, c.Left) {
+			again, err := patience.wait(ctx, c.Left)
+			switch {
+			case err != nil:
+				return nil, ran, errors.Join(&RefusedError{w, c.Verdict}, err)
+			case !again:
 				return nil, ran, &RefusedError{w, c.Verdict}
 			}
 		default:
@@ -262,19 +266,19 @@ func newPatience(wait time.Duration) *patience {
 	return &patience{until: time.Now().Add(wait), pause: 50 * time.Millisecond}
 }
 
-// wait reports whether to ask again.
-func (p *patience) wait(ctx context.Context, left time.Duration) bool {
+// wait reports whether to ask again. err is the cause of ctx, where that has ended before patience did.
+func (p *patience) wait(ctx context.Context, left time.Duration) (again bool, err error) {
 	remaining := time.Until(p.until)
 	if remaining <= 0 {
-		return false
+		return false, nil
 	}
 	t := time.NewTimer(min(p.pause, remaining, max(left, 10*time.Millisecond)))
 	defer t.Stop()
 	p.pause = min(2*p.pause, time.Second)
 	select {
 	case <-t.C:
-		return true
+		return true, nil
 	case <-ctx.Done():
-		return false
+		return false, context.Cause(ctx)
 	}
 }

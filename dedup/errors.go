@@ -8,13 +8,17 @@ import (
 
 // Branch on these with errors.Is. Refusals come inside a [*RefusedError].
 var (
-	ErrInProgress  = errors.New("dedup: in progress elsewhere")
-	ErrFailed      = errors.New("dedup: failed for good")
-	ErrMismatch    = errors.New("dedup: same ID, other content")
-	ErrSuperseded  = errors.New("dedup: superseded by another owner")
-	ErrLeaseLost   = errors.New("dedup: lease lost")        // cause of a cancelled work context
-	ErrUnavailable = errors.New("dedup: store unavailable") // nothing is known; nothing ran
-	ErrNotFound    = errors.New("dedup: no record")
+	ErrInProgress = errors.New("dedup: in progress elsewhere")
+	ErrFailed     = errors.New("dedup: failed for good")
+	ErrMismatch   = errors.New("dedup: same ID, other content")
+	ErrSuperseded = errors.New("dedup: superseded by another owner")
+	ErrLeaseLost  = errors.New("dedup: lease lost") // cause of a cancelled work context
+	ErrNotFound   = errors.New("dedup: no record")
+
+	// ErrUnavailable: the store gave no answer, so it is not known whether it did what it was asked to. Of a
+	// claim this means that nothing ran. Of a verdict, as after Do has run the work (ran tells), it means
+	// that the work happened and may be remembered or not.
+	ErrUnavailable = errors.New("dedup: store unavailable")
 
 	// ErrUnsafeStore is what a Pinger's error wraps where waiting cannot help: wrong version, an
 	// eviction policy that drops records, say. A consumer then does not start.

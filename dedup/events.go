@@ -6,7 +6,8 @@ import "time"
 // under Name with labels Scope and Cause, and record Took where it is not zero.
 //
 //	claim      cause: acquired, retry, takeover, duplicate, in_progress, failed, condemned, mismatch, absent, unprotected, fault
-//	finish     cause: done, retryable, failed, condemned, released, superseded, late, record_lost, unprotected, fault
+//	finish     cause: done, retryable, failed, condemned, released, superseded, late, record_lost, unprotected, fault,
+//	           unknown (DoInTx: whether its transaction committed)
 //	store      cause: claim, extend, finish; Took, Err     (one per round trip; N = batch size)
 //	lease_lost
 //	record_lost (by a heartbeat that made the record anew)
@@ -17,6 +18,7 @@ import "time"
 //	           dead_again (failed for good before). Err: the broker did not take it
 //	request    (httpdedup) cause: remembered, replayed, not_remembered, answer_not_kept, unprotected, no_key, superseded, unsettled, or the
 //	           reason of a problem that it answered: in-progress, key-reused, …
+//	relay      (outbox) cause: sent, failed, parked, superseded, outage, swept; Took, Err
 type Event struct {
 	Name, Scope, Cause string
 	N                  int

@@ -148,6 +148,23 @@ func TestDoWaitsForAnotherOwner(t *testing.T) {
 	})
 }
 
+func TestDoThatWaitsTellsWhyItsContextEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGuard(t, memstore.New(), nil)
+		c, err := g.Claim(t.Context(), work("a"))
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(3*time.Second, func() { cancel(errBoom) })
+		w := work("a")
+		w.Wait = time.Minute
+		ran, err := g.Do(ctx, w, func(context.Context) error { return nil })
+		require.False(t, ran)
+		require.ErrorIs(t, err, dedup.ErrInProgress)
+		require.ErrorIs(t, err, errBoom)
+		require.NoError(t, c.Release(t.Context()))
+	})
+}
+
 func TestTenThousandSimultaneousCallersRunOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &flaky{Store: memstore.New()}

@@ -69,7 +69,8 @@ func (c *Claim) Abandon() {
 
 // Alone tells the store that no other work runs in this process, so that a crash from now on is
 // this work's own and counts. It also starts the lease anew. For a suspect (Crashes > 0), just
-// before it runs. ErrSuperseded: another owner has taken over.
+// before it runs. ErrSuperseded: another owner has taken over, or the claim was finished. A claim that
+// was not answered Acquired or Condemned has nothing to mark, which is an error.
 func (c *Claim) Alone(ctx context.Context) error {
 	if c.open {
 		return nil
@@ -79,6 +80,10 @@ func (c *Claim) Alone(ctx context.Context) error {
 	}
 	b := &c.g.beats
 	b.mu.Lock()
+	if err := c.markable(); err != nil {
+		b.mu.Unlock()
+		return fmt.Errorf("dedup: mark %s %q as running alone: %w", c.Work.Scope, c.Work.ID, err)
+	}
 	c.alone = true
 	in := []ExtendRequest{{Held: c.held, Alone: true}}
 	b.mu.Unlock()
@@ -97,6 +102,20 @@ func (c *Claim) Alone(ctx context.Context) error {
 	}
 	if out[0] != nil && !errors.Is(out[0], ErrRecordLost) {
 		return fmt.Errorf("dedup: mark %s %q as running alone: %w", c.Work.Scope, c.Work.ID, out[0])
+	}
+	return nil
+}
+
+// markable says why the store must not be told anything of c: it would make a record where it finds
+// none, and the claim is nobody's. Called with heartbeat.mu held.
+func (c *Claim) markable() error {
+	switch {
+	case c.State != Acquired && c.State != Condemned:
+		return fmt.Errorf("the claim was answered %v", c.State)
+	case c.undecided:
+		return ErrSuperseded
+	case c.finished != 0:
+		return fmt.Errorf("%w: the claim was finished as %v before", ErrSuperseded, c.finished)
 	}
 	return nil
 }

@@ -355,3 +355,34 @@ func TestLongLeaseIsGivenItsTimeBesideShortOnes(t *testing.T) {
 		time.Sleep(5 * time.Second) // the beats on their way end
 	})
 }
+
+func TestClaimThatIsNotHeldIsNotMarkedAsRunningAlone(t *testing.T) {
+	for name, c := range map[string]struct {
+		end  func(*dedup.Claim) error // of a claim that was acquired; nil: of one that is absent
+		want error
+	}{
+		"absent":   {},
+		"done":     {func(c *dedup.Claim) error { return c.Complete(context.Background(), nil) }, dedup.ErrSuperseded},
+		"released": {func(c *dedup.Claim) error { return c.Release(context.Background()) }, dedup.ErrSuperseded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &flaky{Store: memstore.New()}
+			g := newGuard(t, f, nil)
+			w := work("a")
+			w.MustExist = c.end == nil
+			claim, err := g.Claim(t.Context(), w)
+			require.NoError(t, err)
+			if c.end != nil {
+				require.NoError(t, c.end(claim))
+			}
+			empty := memstore.New()
+			f.Store = empty // a record would be made anew
+			require.Error(t, claim.Alone(t.Context()))
+			if c.want != nil {
+				require.ErrorIs(t, claim.Alone(t.Context()), c.want)
+			}
+			_, err = newGuard(t, empty, nil).Inspect(t.Context(), work("a"))
+			require.ErrorIs(t, err, dedup.ErrNotFound)
+		})
+	}
+}
