@@ -34,7 +34,7 @@ func settle(ctx context.Context, outs []Outcome, errs []error) {
 			if at != nil {
 				i = at[j]
 			}
-			if errs[i] = answers[j]; outage != nil {
+			if errs[i] = answers[j]; outage != nil && errs[i] == nil {
 				errs[i] = outage
 			}
 			switch err := errs[i]; {
