@@ -112,6 +112,25 @@ func TestRunWaitsForTransactionsUnderWay(t *testing.T) {
 	require.Equal(t, 1, visible(t, w.source(t), "a")["a"])
 }
 
+// A small table, which a server would rather read from end to end, with a marker in it that is locked.
+func TestConfirmingWaitsForNoTransaction(t *testing.T) {
+	t.Parallel()
+	for _, d := range []sqldialect.Dialect{sqldialect.PostgreSQL, sqldialect.MySQL} { // SQLite has one transaction at a time
+		t.Run(string(d), func(t *testing.T) {
+			t.Parallel()
+			w, s := newWorld(t, 1), openShop(t, d)
+			p := w.newSeller(t, s)
+			require.NoError(t, p.Send(t.Context(), w.message("slow"), func(ctx context.Context, tx *sql.Tx) error {
+				for n, id := range []string{"a", "b", "c"} {
+					require.NoError(t, p.Send(t.Context(), w.message(id), s.order(id)))
+					require.Eventually(t, func() bool { return s.marks(t, 2) == n+1 }, eventually, step, "it is not confirmed while another transaction runs")
+				}
+				return s.order("slow")(ctx, tx)
+			}))
+		})
+	}
+}
+
 func TestTableThatIsMissingIsSaid(t *testing.T) {
 	eachShop(t, func(t *testing.T, s *shop) {
 		err := newWorld(t, 1).idleSeller(t, s).Run(t.Context())
