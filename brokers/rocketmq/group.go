@@ -74,12 +74,24 @@ func (s *Source) balance(ctx context.Context) error {
 	routes := s.look(ctx, &errs)
 	brokers := s.heartbeats(ctx, routes, &errs)
 	for _, topic := range slices.Sorted(maps.Keys(routes)) {
+		s.meet(topic, routes[topic])
 		if err := s.share(ctx, topic, routes[topic], brokers); err != nil {
 			errs = append(errs, err)
 		}
-		s.seen[topic] = true
 	}
 	return errors.Join(errs...)
+}
+
+// meet takes note of the queues that a topic has when it is first looked at. Those that come later hold nothing that is older than
+// the group. One that cannot be begun now, because its broker is away, is as old as the others all the same.
+func (s *Source) meet(topic string, r route) {
+	if s.seen[topic] {
+		return
+	}
+	s.seen[topic] = true
+	for _, q := range r.queues(topic, permRead|permWrite) {
+		s.fresh[q] = true
+	}
 }
 
 // look asks for the routes of everything the group reads. While no name server answers, or one
@@ -106,8 +118,7 @@ func (s *Source) look(ctx context.Context, errs *[]error) map[string]route {
 			exists = s.cluster.wire(t)
 			s.quiet.forget("topic " + t)
 		case errors.Is(err, errNoTopic):
-			s.drop(s.cluster.wire(t))
-			s.seen[s.cluster.wire(t)] = true // once it is there it is read from its beginning
+			s.drop(s.cluster.wire(t)) // once it is there it is read from its beginning
 			if s.quiet.allow("topic " + t) {
 				s.log.Warn("rocketmq: the topic does not exist; it is consumed once it is created", "topic", t)
 			}
@@ -305,7 +316,7 @@ func (s *Source) acquire(ctx context.Context, of queueOf, cn *conn) error {
 	committed := at
 	if at < 0 {
 		which := askMinOffset
-		latest := s.opt.FromLatest && k == original && !s.seen[of.topic]
+		latest := s.opt.FromLatest && k == original && s.fresh[of]
 		if latest {
 			which = askMaxOffset
 		}
@@ -320,6 +331,7 @@ func (s *Source) acquire(ctx context.Context, of queueOf, cn *conn) error {
 			committed = at
 		}
 	}
+	delete(s.fresh, of)
 	fetching, stop := context.WithCancel(ctx)
 	q := newQueue(s, of, k, cn, at, committed, stop)
 	s.mu.Lock()
@@ -357,8 +369,10 @@ func (s *Source) lose(q *queue) {
 	}
 }
 
-// drop ends the assignments of a topic that is no more.
+// drop ends the assignments of a topic that is no more. What comes under its name will be new.
 func (s *Source) drop(topic string) {
+	s.seen[topic] = true
+	maps.DeleteFunc(s.fresh, func(q queueOf, _ bool) bool { return q.topic == topic })
 	for _, q := range s.assigned() {
 		if q.of.topic == topic {
 			s.forget(q)

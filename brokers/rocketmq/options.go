@@ -74,7 +74,9 @@ func (c Cluster) bare(name string) string {
 type SourceOptions struct {
 	// Tags chooses messages by tag, as in "a || b". Every member of the group must have the same. Default: all.
 	Tags string
-	// FromLatest: a new group begins at the end, which is committed at once. Default: at the beginning.
+	// FromLatest: a new group begins at the end of the queues that its topics have when it first looks, which is committed
+	// as soon as their broker answers; topics and queues that come later are read from their beginning, and so are those of a
+	// broker that the name servers do not know then. Default: at the beginning.
 	// Brokers before 5.0 do not tell a new group from one at offset 0 while a queue's first message
 	// is still in memory; it then begins at the beginning.
 	FromLatest bool

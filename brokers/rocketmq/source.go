@@ -41,7 +41,8 @@ type Source struct {
 	fetchers sync.WaitGroup
 
 	connected atomic.Bool
-	seen      map[string]bool // topics looked at before, of balance alone
+	seen      map[string]bool  // topics looked at before, of balance alone
+	fresh     map[queueOf]bool // their queues at that first look, as long as no position is known; of balance alone
 
 	mu      sync.Mutex
 	started bool
@@ -86,7 +87,7 @@ func NewSource(c Cluster, group string, topics []string, o *SourceOptions) (*Sou
 		deadTopic: c.wire(opt.DeadLetterTopic),
 		id:        memberID(), version: time.Now().UnixNano(),
 		signal: make(chan struct{}, 1), moved: make(chan struct{}, 1), ending: make(chan struct{}),
-		seen: make(map[string]bool), asked: make(map[string]bool),
+		seen: make(map[string]bool), fresh: make(map[queueOf]bool), asked: make(map[string]bool),
 	}
 	s.cluster.NameServers = slices.Clone(c.NameServers)
 	s.client = newClient(s.cluster, s.told)
