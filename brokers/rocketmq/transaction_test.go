@@ -3,7 +3,6 @@ package rocketmq_test
 import (
 	"context"
 	"database/sql"
-	"encoding/hex"
 	"fmt"
 	"strings"
 	"testing"
@@ -149,11 +148,7 @@ func TestSweepKeepsWhatIsStillNeeded(t *testing.T) {
 			var rows []string
 			for i := range n {
 				key := fmt.Sprintf("%d-%d-%d", state, age, i)
-				literal := "x'" + hex.EncodeToString([]byte(key)) + "'"
-				if s.dialect == sqldialect.PostgreSQL {
-					literal = `'\x` + hex.EncodeToString([]byte(key)) + "'"
-				}
-				rows = append(rows, fmt.Sprintf("(%s, %d, %d, 't')", literal, state, now.Add(-age).UnixMicro()))
+				rows = append(rows, fmt.Sprintf("(%s, %d, %d, 't')", s.bytes(key), state, now.Add(-age).UnixMicro()))
 			}
 			s.exec(t, "INSERT INTO "+s.markers+" (k, state, written_at, topic) VALUES "+strings.Join(rows, ", "))
 		}
