@@ -57,7 +57,9 @@
 //   - Position below the start of a queue (the broker deletes what is older than fileReservedTime): an
 //     error is logged that says how many offsets are lost, and reading goes on at the start.
 //   - Position beyond the end (the topic was made anew): an error is logged, and reading begins at the start.
-//   - Rights refused, TLS that does not fit: Receive returns the error.
+//   - Permission to read taken from a topic (perm) or from the group (consumeEnable), as operators do to pause it or to empty a broker:
+//     its queues are given up, or tried again and again; the log says so, and reading goes on once it is back.
+//   - Rights refused by access control, TLS that does not fit: Receive returns the error.
 //
 // # Limits
 //

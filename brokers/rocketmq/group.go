@@ -257,6 +257,11 @@ func javaHash(s string) (h int32) {
 // share makes the assignment of one topic's queues what it should be.
 func (s *Source) share(ctx context.Context, topic string, r route, brokers map[string]*conn) error {
 	queues := r.queues(topic, permRead)
+	if len(queues) == 0 {
+		s.pauseTopic(ctx, topic)
+		return nil
+	}
+	s.quiet.forget("unreadable " + topic)
 	var members []string
 	err := errNoBroker
 	for _, q := range queues {
@@ -302,6 +307,19 @@ func (s *Source) share(ctx context.Context, topic string, r route, brokers map[s
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// pauseTopic gives up all queues of a topic whose permission to read was taken from it: operators do so to pause its consumers,
+// or before they take a broker away. It is looked at again as long as the group lives.
+func (s *Source) pauseTopic(ctx context.Context, topic string) {
+	for _, q := range s.assigned() {
+		if q.of.topic == topic {
+			s.release(ctx, q)
+		}
+	}
+	if s.quiet.allow("unreadable " + topic) {
+		s.log.Warn("rocketmq: no queue of the topic may be read; it is consumed once its permission to read (perm) is back", "topic", s.cluster.bare(topic))
+	}
 }
 
 // acquire begins an assignment at the group's position.
@@ -363,6 +381,11 @@ func (s *Source) release(ctx context.Context, q *queue) {
 func (s *Source) lose(q *queue) {
 	s.forget(q)
 	s.connected.Store(false)
+	s.rebalance()
+}
+
+// rebalance has balance look at once.
+func (s *Source) rebalance() {
 	select {
 	case s.moved <- struct{}{}:
 	default:

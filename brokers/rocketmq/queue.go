@@ -223,6 +223,15 @@ func (q *queue) fetch(ctx context.Context) {
 			q.pause(ctx, backoff(3))
 			s.lose(q)
 			return
+		case isCode(err, codeNoPermission):
+			if failures++; failures == 1 {
+				s.rebalance() // which finds out what may be read now
+			}
+			if s.quiet.allow("permission " + q.name) {
+				log.Warn("rocketmq: the broker lets the group not read this queue; its topic or group may be switched off, trying again", "error", err)
+			}
+			q.pause(ctx, backoff(failures))
+			continue
 		case err != nil && classify(err) == terminal:
 			s.fail(s.errorf("pull from %s: %w", q.name, err))
 			return

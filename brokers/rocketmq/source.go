@@ -108,10 +108,7 @@ func memberID() string {
 // told takes what brokers say unasked.
 func (s *Source) told(_ *conn, c *command) {
 	if c.Code == tellMembersMoved {
-		select {
-		case s.moved <- struct{}{}:
-		default:
-		}
+		s.rebalance()
 	}
 }
 
