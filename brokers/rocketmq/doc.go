@@ -49,7 +49,9 @@
 //     There is no handover, so for a moment two members can read a queue; the next owner asks for messages
 //     that are in progress or done and is told so.
 //   - Connection to a broker breaks: its queues are lost and begun anew at their positions, which takes
-//     less than a second once the broker answers. A call that stays without an answer breaks it, too.
+//     less than a second once the broker answers; where connections break one after the other, up to 2 s pass between them.
+//     A call that stays without an answer breaks it, too.
+//   - An answer to a pull cannot be read: its queue stands still and asks again, an error is logged, the others go on.
 //   - Broker killed: it writes positions each 5 s (flushConsumerOffsetInterval), so that what was
 //     acknowledged since comes again and is dropped as done. With asynchronous flushing and no copy
 //     (flushDiskType, brokerRole) a machine's crash loses messages; that is the broker's to set.

@@ -48,6 +48,40 @@ func silentBrokerIsTakenForLost(t *testing.T, server *testenv.RocketMQServer) {
 	require.Eventually(t, s.Connected, eventually, 20*time.Millisecond)
 }
 
+const askPull = 11
+
+func TestAnswerThatCannotBeReadStopsItsQueueOnly(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.publish(t, "", "a")
+	far, broker := w.behind(t, askPull)
+	broker.change(func(body []byte) []byte { return body[:max(len(body)-3, 0)] })
+	var l log
+	s := far.source(t, func(o *rocketmq.SourceOptions) { o.Logger = l.logger() })
+	nothing(t, s, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return broker.asked.Load() > 5 }, eventually, step, "it has not asked again")
+	require.EqualValues(t, 1, broker.dials.Load(), "the connection is well")
+	require.True(t, l.has("what the broker answers to a pull cannot be read, so the queue stands still"))
+	require.True(t, l.has("it ends within a message"))
+	broker.change(func(body []byte) []byte { return body })
+	require.Equal(t, []string{"a"}, bodies(receive(t, s, 1)))
+}
+
+func TestBrokerThatHangsUpOnPullsIsSaidAndReadOnceItAnswers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.publish(t, "", "a")
+	far, broker := w.behind(t, askPull)
+	broker.change(func(body []byte) []byte { broker.hangUp(); return body })
+	var l log
+	s := far.source(t, func(o *rocketmq.SourceOptions) { o.Logger = l.logger() })
+	nothing(t, s, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return broker.dials.Load() > 3 }, eventually, step, "it has not connected again")
+	require.True(t, l.has("the connection to a broker is lost, and its queues with it"))
+	broker.change(func(body []byte) []byte { return body })
+	require.Equal(t, []string{"a"}, bodies(receive(t, s, 1)))
+}
+
 func TestCredentialsAreCheckedByTheBroker(t *testing.T) {
 	t.Parallel()
 	server := testenv.StartRocketMQ(t, "authenticationEnabled=true",

@@ -2,6 +2,7 @@ package rocketmq
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -206,6 +207,7 @@ func (q *queue) commit(ctx context.Context, again bool) error {
 func (q *queue) fetch(ctx context.Context) {
 	s := q.src
 	log := s.log.With("topic", s.cluster.bare(q.of.topic), "broker", q.of.broker, "queue", q.of.id)
+	proved := false // the connection brings answers
 	for failures := 0; q.awaitWanted(ctx); {
 		q.mu.Lock()
 		at := q.end
@@ -214,8 +216,15 @@ func (q *queue) fetch(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			return
+		case errors.Is(err, errUnread): // only this queue's; passing over what cannot be read would lose it
+			if failures++; s.quiet.allow("unread " + q.name) {
+				log.Error("rocketmq: what the broker answers to a pull cannot be read, so the queue stands still; trying again", "position", at, "error", err)
+			}
+			q.pause(ctx, backoff(failures))
+			continue
 		case err != nil && (!q.cn.alive() || !refused(err)):
 			q.cn.fail(err) // a pull that stays without an answer tells of a dead connection, too
+			s.broke(q.cn, err)
 			s.lose(q)
 			return
 		case isCode(err, codeNoTopic):
@@ -249,7 +258,10 @@ func (q *queue) fetch(ctx context.Context) {
 			q.moved(ctx, at, p)
 			return
 		}
-		failures = 0
+		if failures = 0; !proved {
+			proved = true
+			s.healed(q.cn)
+		}
 		q.push(q.filter(p.messages), p.next)
 	}
 }

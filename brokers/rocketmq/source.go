@@ -52,7 +52,8 @@ type Source struct {
 	turn    int     // whose turn it is in queues
 	again   []retry // by due
 	read    settings
-	asked   map[string]bool // brokers whose settings were read
+	asked   map[string]bool   // brokers whose settings were read
+	breaks  map[string]breaks // by the broker's address
 	quiet   limiter
 }
 
@@ -87,7 +88,7 @@ func NewSource(c Cluster, group string, topics []string, o *SourceOptions) (*Sou
 		deadTopic: c.wire(opt.DeadLetterTopic),
 		id:        memberID(), version: time.Now().UnixNano(),
 		signal: make(chan struct{}, 1), moved: make(chan struct{}, 1), ending: make(chan struct{}),
-		seen: make(map[string]bool), fresh: make(map[queueOf]bool), asked: make(map[string]bool),
+		seen: make(map[string]bool), fresh: make(map[queueOf]bool), asked: make(map[string]bool), breaks: make(map[string]breaks),
 	}
 	s.cluster.NameServers = slices.Clone(c.NameServers)
 	s.client = newClient(s.cluster, s.told)
