@@ -84,7 +84,7 @@ type SourceOptions struct {
 	Ordered bool
 	// DeadLetterTopic takes the messages that are given up. Default: the group + "-dead".
 	DeadLetterTopic string
-	// MaxInFlight is how many deliveries of one queue may be unsettled. Default: 256.
+	// MaxInFlight is how many deliveries of one queue may be unsettled, at most 1,000,000. Default: 256.
 	MaxInFlight int
 	// Outage is the consumer outage that Plan.Window must outlast. Default: 24h.
 	Outage time.Duration
@@ -97,6 +97,7 @@ type SourceOptions struct {
 
 const (
 	defaultInFlight = 256
+	mostInFlight    = 1_000_000 // of which half are read ahead, and 64 times as many kept in mind
 	defaultOutage   = 24 * time.Hour
 	commitEvery     = time.Second
 	allTags         = "*"
@@ -130,6 +131,8 @@ func (o *SourceOptions) check(c Cluster, group string, topics []string) error {
 		return errors.New("rocketmq: there is no topic to consume; name at least one")
 	case o.MaxInFlight < 1:
 		return fmt.Errorf("rocketmq: SourceOptions.MaxInFlight %d is below 1: nothing would ever be delivered; leave it zero for %d", o.MaxInFlight, defaultInFlight)
+	case o.MaxInFlight > mostInFlight:
+		return fmt.Errorf("rocketmq: SourceOptions.MaxInFlight %d is above %d: whole queues would be read into memory; lower it, or leave it zero for %d", o.MaxInFlight, mostInFlight, defaultInFlight)
 	case o.Outage < 0:
 		return fmt.Errorf("rocketmq: SourceOptions.Outage %v is negative; leave it zero for %v", o.Outage, defaultOutage)
 	case !slices.IsSorted(o.DelayLevels) || len(o.DelayLevels) > 0 && o.DelayLevels[0] <= 0:
