@@ -141,8 +141,11 @@ func (p *TransactionProducer) Migrate(ctx context.Context) error {
 // several times, in a transaction of its own each: one that a deadlock or a serialization failure ends begins anew. It
 // must be over when its context ends, after TransactionOptions.Limit. A panic rolls back and goes on.
 func (p *TransactionProducer) Send(ctx context.Context, m outbox.Message, fn func(ctx context.Context, tx *sql.Tx) error) error {
-	if m.Topic == "" {
+	switch {
+	case m.Topic == "":
 		return errors.New("rocketmq: send: Message.Topic is empty")
+	case fn == nil:
+		return fmt.Errorf("rocketmq: send %q: fn is nil; pass the work of the local transaction", m.ID)
 	}
 	if m.ID == "" {
 		m.ID = uniqueKey()

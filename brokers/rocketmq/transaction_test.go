@@ -74,6 +74,13 @@ func TestMessageThatNoBrokerTakesChangesNothing(t *testing.T) {
 	require.Zero(t, s.marks(t, 1))
 }
 
+// It would panic once a half message is at the broker.
+func TestSendWithoutWorkIsRefused(t *testing.T) {
+	w := world{cluster: somewhere, topic: "t", group: "g"}
+	err := w.idleSeller(t, openShop(t, sqldialect.SQLite)).Send(within(t, eventually), w.message("a"), nil)
+	require.EqualError(t, err, `rocketmq: send "a": fn is nil; pass the work of the local transaction`)
+}
+
 func TestSendWaitsForRun(t *testing.T) {
 	w, s := newWorld(t, 1), openShop(t, sqldialect.SQLite)
 	p := w.idleSeller(t, s)
