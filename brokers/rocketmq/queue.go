@@ -290,10 +290,10 @@ func (q *queue) moved(ctx context.Context, at int64, p pulled) {
 			log.Error("rocketmq: data loss: the queue was cut off above the group's position before it was read; going on at its start", "lost", p.min-at)
 		}
 	case at > p.max:
-		// The topic was made anew, or the broker lost what it had not flushed. Nothing that was
-		// not read must be skipped, and dedup drops what was done.
+		// The topic was made anew, or the broker lost what it had not flushed. Which of the two, and since when, nobody
+		// can tell, so there is no later place to begin at of which it is certain that nothing before it is unread.
 		to = p.min
-		log.Error("rocketmq: the group's position lies beyond the end of the queue, which must have begun anew; going on at its start")
+		log.Error("rocketmq: the group's position lies beyond the end of the queue, which has begun anew or lost its tail; going on at its start: what was handled longer ago than dedup remembers is handled again")
 	default:
 		log.Warn("rocketmq: the group's position was reset by an operator", "to", to)
 	}
