@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -55,6 +56,20 @@ func TestCommittedMessageArrivesAsItWasSent(t *testing.T) {
 		}
 		require.Contains(t, ids, "a")
 	})
+}
+
+// A message that is made of another one's headers is neither that one nor a redrive of it.
+func TestHeadersThatNameAnotherMessageAreLeftOut(t *testing.T) {
+	t.Parallel()
+	w, s := newWorld(t, 1), openShop(t, sqldialect.SQLite)
+	headers := map[string]string{rocketmq.IDHeader: "another", consumer.IDHeader: "another", consumer.RedriveHeader: "7", consumer.OriginHeader: "elsewhere", "h": "v"}
+	m := outbox.Message{ID: "a", Topic: w.topic, Headers: maps.Clone(headers)}
+	require.NoError(t, w.newSeller(t, s).Send(t.Context(), m, s.order("a")))
+	require.Equal(t, headers, m.Headers, "the caller's own")
+	d := receive(t, w.source(t), 1)[0]
+	require.Equal(t, map[string]string{rocketmq.IDHeader: "a", "h": "v"}, d.Headers)
+	require.True(t, d.Identify(consumer.DefaultRules(), d.Made))
+	require.Equal(t, "a", d.Message.ID)
 }
 
 func TestMessageThatNoBrokerTakesChangesNothing(t *testing.T) {
