@@ -65,7 +65,8 @@ func (s *Source) greet(ctx context.Context, cn *conn) error {
 	if err != nil {
 		s.log.Info("rocketmq: the broker does not let its settings be read; the retry window is computed from what is declared or usual", "broker", cn.addr, "error", err)
 	}
-	return s.learn(cn.addr, all)
+	s.learn(cn.addr, all)
+	return nil
 }
 
 // silent breaks a connection on which a call was not answered in time: the next ones would not be, either.
@@ -76,7 +77,7 @@ func silent(ctx context.Context, cn *conn, err error) {
 }
 
 // learn takes over a broker's settings.
-func (s *Source) learn(addr string, all map[string]string) error {
+func (s *Source) learn(addr string, all map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked[addr] = true
@@ -96,7 +97,6 @@ func (s *Source) learn(addr string, all map[string]string) error {
 			s.read.reserved = d
 		}
 	}
-	return nil
 }
 
 // membership is what brokers know of the member.

@@ -3,6 +3,7 @@ package rocketmq_test
 import (
 	"context"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -41,6 +42,14 @@ func TestPublishedIDIsTheConsumersID(t *testing.T) {
 	require.Equal(t, []byte("v"), ds[0].Body)
 	require.Equal(t, []byte{}, ds[1].Body)
 	require.WithinDuration(t, time.Now(), ds[0].Time, time.Minute)
+}
+
+func TestPublisherKeepsItsAddressesThoughTheCallersChange(t *testing.T) {
+	w := newWorld(t, 1)
+	w.cluster.NameServers = slices.Clone(w.cluster.NameServers)
+	p := w.publisher(t)
+	w.cluster.NameServers[0] = "127.0.0.1:1"
+	require.Equal(t, []error{nil}, publish(t, p, w.messages("a")...))
 }
 
 func TestPublishedTagsAndKeysAreTheMessages(t *testing.T) {
