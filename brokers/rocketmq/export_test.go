@@ -52,6 +52,17 @@ func SetPermission(ctx context.Context, c Cluster, brokerAddr, topic string, que
 	return err
 }
 
+// Permission is what the name servers say that a topic allows.
+func Permission(ctx context.Context, c Cluster, topic string) (int, error) {
+	cl := newClient(c, nil)
+	defer cl.close()
+	r, err := cl.route(ctx, c.wire(topic))
+	if err != nil {
+		return 0, err
+	}
+	return r.Queues[0].Perm, nil
+}
+
 // Committed is a group's position in a queue, -1 for none.
 func Committed(ctx context.Context, c Cluster, brokerAddr, broker, group, topic string, queue int) (int64, error) {
 	cl := newClient(c, nil)

@@ -2,6 +2,7 @@ package rocketmq_test
 
 import (
 	"context"
+	"errors"
 	"net"
 	"slices"
 	"strconv"
@@ -113,6 +114,35 @@ func TestTopicIsCreatedWhereTheBrokerDoesSo(t *testing.T) {
 	s := w.source(t)
 	w.publish(t, "", "1")
 	ack(t, receive(t, s, 1)...)
+}
+
+// A refusal by a broker that may no longer be written to is answered with a look at the route, which was read before.
+func TestRouteIsReadAgainWhenTheBrokerMayNotBeWrittenTo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	const readOnly, both = 4, 6
+	allow := func(perm int) {
+		require.NoError(t, rocketmq.SetPermission(within(t, eventually), w.cluster, w.broker, w.topic, 1, perm))
+		require.Eventually(t, func() bool {
+			p, err := rocketmq.Permission(t.Context(), w.cluster, w.topic)
+			return err == nil && p == perm
+		}, eventually, step)
+	}
+	far, broker := w.behind(t, 10)
+	p, err := rocketmq.NewPublisher(far.cluster, &rocketmq.PublisherOptions{Timeout: 2 * eventually})
+	require.NoError(t, err)
+	defer p.Close()
+	send(t, p, w.messages("a")...)
+	allow(readOnly)
+	answer := make(chan error, 1)
+	go func() {
+		errs := make([]error, 1)
+		answer <- errors.Join(p.Publish(t.Context(), w.messages("b"), errs), errs[0])
+	}()
+	require.Eventually(t, func() bool { return broker.asked.Load() == 2 }, eventually, step, "it is not tried")
+	allow(both)
+	require.NoError(t, <-answer)
+	require.Equal(t, []string{"a", "b"}, bodies(receive(t, w.source(t), 2)))
 }
 
 func TestKeyKeepsItsOrder(t *testing.T) {

@@ -218,7 +218,7 @@ func (p *TransactionProducer) prepare(ctx context.Context, m *outbox.Message) (*
 	}
 	for n := 1; ; n++ {
 		h, err := p.prepareOnce(ctx, m, home)
-		if err == nil || classify(err) == terminal || errors.Is(err, errNoTopic) && n > 1 {
+		if err == nil || classify(err) == terminal && !outdated(err, n) || errors.Is(err, errNoTopic) && n > 1 {
 			return h, err
 		}
 		if isCode(err, codeNoTopic) {
