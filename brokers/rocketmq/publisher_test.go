@@ -108,9 +108,8 @@ func TestMessageOfAnUnknownTopicFailsAlone(t *testing.T) {
 	require.EqualError(t, errs[2], `rocketmq: publish "3": Message.Topic is empty`)
 }
 
-func TestTopicIsCreatedWhereTheBrokerDoesSo(t *testing.T) {
-	t.Parallel()
-	w := ownWorld(t, testenv.StartRocketMQ(t, "autoCreateTopicEnable=true"), 0)
+func topicIsCreatedWhereTheBrokerDoesSo(t *testing.T, server *testenv.RocketMQServer) {
+	w := ownWorld(t, server, 0)
 	s := w.source(t)
 	w.publish(t, "", "1")
 	ack(t, receive(t, s, 1)...)

@@ -22,10 +22,15 @@ import (
 // each transactionOpBatchInterval only, by default 3 s; until then it would ask again and again.
 var quickChecks = []string{"transactionOpBatchInterval=50", "transactionTimeOut=400", "transactionCheckInterval=400", "transactionCheckMax=1000"}
 
-// TestCheckBacks needs a broker that asks often.
+// TestCheckBacks needs a broker that asks often, and is killed at the end.
 func TestCheckBacks(t *testing.T) {
 	t.Parallel()
 	server := testenv.StartRocketMQ(t, quickChecks...)
+	t.Run("while it is well", func(t *testing.T) { checkBacks(t, server) })
+	t.Run("broker is killed in the middle", func(t *testing.T) { brokerIsKilledInTheMiddle(t, server) })
+}
+
+func checkBacks(t *testing.T, server *testenv.RocketMQServer) {
 	for name, f := range map[string]func(t *testing.T, w world, s *shop){
 		"predecessor died before its local transaction":         predecessorDiedBefore,
 		"predecessor died after the commit":                     predecessorDiedAfter,
@@ -49,6 +54,17 @@ func TestCheckBacks(t *testing.T) {
 				t.Parallel()
 				f(t, ownWorld(t, server, 1), s)
 			})
+		})
+	}
+	for name, f := range map[string]func(*testing.T, *testenv.RocketMQServer){
+		"answer to COMMIT is lost":              commitIsNotAnswered,
+		"database is down when the broker asks": databaseIsDownAtTheCheck,
+		"several processes of one group":        severalProcessesOfOneGroup,
+		"copy that comes twice is dropped":      copyThatComesTwiceIsDropped,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f(t, server)
 		})
 	}
 }
