@@ -274,6 +274,16 @@ func (cn *conn) pull(ctx context.Context, group string, q queueOf, offset int64,
 	if err != nil {
 		return p, err
 	}
+	if p, err = readPulled(reply); err != nil {
+		return p, fmt.Errorf("%w: %w", errUnread, err)
+	}
+	return p, nil
+}
+
+// errUnread is an answer that came, but cannot be read: the connection is well.
+var errUnread = errors.New("the answer cannot be read")
+
+func readPulled(reply *command) (p pulled, err error) {
 	if p.next, err = reply.number("nextBeginOffset"); err != nil {
 		return p, err
 	}

@@ -25,8 +25,8 @@
 //   - Dead letter: a confirmed copy in the topic group + "-dead". Key, body, tag, keys and headers are kept; a delay is not.
 //   - Session: the connection to a broker, for all queues that are there.
 //
-// Both topics are created when they are first needed. A broker that does not allow it says so in
-// the log, by name; then create them.
+// The topic of retries is created when the group begins, that of dead letters when the first is written. Where a broker does not
+// allow it the log, or the error of the dead letter, names the topic; then create it.
 //
 // # Delivery guarantee
 //
@@ -49,15 +49,22 @@
 //     There is no handover, so for a moment two members can read a queue; the next owner asks for messages
 //     that are in progress or done and is told so.
 //   - Connection to a broker breaks: its queues are lost and begun anew at their positions, which takes
-//     less than a second once the broker answers. A call that stays without an answer breaks it, too.
+//     less than a second once the broker answers; where connections break one after the other, up to 2 s pass between them.
+//     A call that stays without an answer breaks it, too.
+//   - An answer to a pull cannot be read: its queue stands still and asks again, an error is logged, the others go on.
 //   - Broker killed: it writes positions each 5 s (flushConsumerOffsetInterval), so that what was
 //     acknowledged since comes again and is dropped as done. With asynchronous flushing and no copy
 //     (flushDiskType, brokerRole) a machine's crash loses messages; that is the broker's to set.
 //   - Name servers gone: the routes known before are good.
 //   - Position below the start of a queue (the broker deletes what is older than fileReservedTime): an
 //     error is logged that says how many offsets are lost, and reading goes on at the start.
-//   - Position beyond the end (the topic was made anew): an error is logged, and reading begins at the start.
-//   - Rights refused, TLS that does not fit: Receive returns the error.
+//   - Position beyond the end of a queue (the topic was made anew, or a machine's crash took the tail): an error is logged, and reading begins
+//     at the start, since nothing tells which of the queue's messages are new. Where only the tail was lost all that the broker
+//     still keeps (fileReservedTime, by default three days) comes again: what dedup remembers is dropped as done, what is older than its
+//     retention runs again. To spare that, stop the group and set its position by time, to before the crash (mqadmin resetOffsetByTime).
+//   - Permission to read taken from a topic (perm) or from the group (consumeEnable), as operators do to pause it or to empty a broker:
+//     its queues are given up, or tried again and again; the log says so, and reading goes on once it is back.
+//   - Rights refused by access control, TLS that does not fit: Receive returns the error.
 //
 // # Limits
 //

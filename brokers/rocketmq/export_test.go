@@ -40,6 +40,29 @@ func CreateTopic(ctx context.Context, c Cluster, brokerAddr, topic string, queue
 	}
 }
 
+// SetPermission changes what a topic allows: 2 to write, 4 to read, 6 both.
+func SetPermission(ctx context.Context, c Cluster, brokerAddr, topic string, queues, perm int) error {
+	cl := newClient(c, nil)
+	defer cl.close()
+	n := fmt.Sprint(queues)
+	_, err := cl.call(ctx, brokerAddr, command{Code: askCreateTopic, Fields: map[string]string{
+		"topic": c.wire(topic), "defaultTopic": defaultTopic, "readQueueNums": n, "writeQueueNums": n,
+		"perm": fmt.Sprint(perm), "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+	}})
+	return err
+}
+
+// Permission is what the name servers say that a topic allows.
+func Permission(ctx context.Context, c Cluster, topic string) (int, error) {
+	cl := newClient(c, nil)
+	defer cl.close()
+	r, err := cl.route(ctx, c.wire(topic))
+	if err != nil {
+		return 0, err
+	}
+	return r.Queues[0].Perm, nil
+}
+
 // Committed is a group's position in a queue, -1 for none.
 func Committed(ctx context.Context, c Cluster, brokerAddr, broker, group, topic string, queue int) (int64, error) {
 	cl := newClient(c, nil)

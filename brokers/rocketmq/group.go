@@ -6,16 +6,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 )
 
 // balanceEvery is how often the member says that it lives, and looks at routes and members. Brokers
 // tell of members that come and go at once; this is for what they could not tell.
 const balanceEvery = 5 * time.Second
-
-// silence is how long a broker may stay without an answer to a heartbeat until its connection counts as dead.
-const silence = 2 * callTimeout
 
 // run keeps the membership until ctx ends.
 func (s *Source) run(ctx context.Context) {
@@ -74,12 +70,24 @@ func (s *Source) balance(ctx context.Context) error {
 	routes := s.look(ctx, &errs)
 	brokers := s.heartbeats(ctx, routes, &errs)
 	for _, topic := range slices.Sorted(maps.Keys(routes)) {
+		s.meet(topic, routes[topic])
 		if err := s.share(ctx, topic, routes[topic], brokers); err != nil {
 			errs = append(errs, err)
 		}
-		s.seen[topic] = true
 	}
 	return errors.Join(errs...)
+}
+
+// meet takes note of the queues that a topic has when it is first looked at. Those that come later hold nothing that is older than
+// the group. One that cannot be begun now, because its broker is away, is as old as the others all the same.
+func (s *Source) meet(topic string, r route) {
+	if s.seen[topic] {
+		return
+	}
+	s.seen[topic] = true
+	for _, q := range r.queues(topic, permRead|permWrite) {
+		s.fresh[q] = true
+	}
 }
 
 // look asks for the routes of everything the group reads. While no name server answers, or one
@@ -106,8 +114,7 @@ func (s *Source) look(ctx context.Context, errs *[]error) map[string]route {
 			exists = s.cluster.wire(t)
 			s.quiet.forget("topic " + t)
 		case errors.Is(err, errNoTopic):
-			s.drop(s.cluster.wire(t))
-			s.seen[s.cluster.wire(t)] = true // once it is there it is read from its beginning
+			s.drop(s.cluster.wire(t)) // once it is there it is read from its beginning
 			if s.quiet.allow("topic " + t) {
 				s.log.Warn("rocketmq: the topic does not exist; it is consumed once it is created", "topic", t)
 			}
@@ -128,124 +135,14 @@ func (s *Source) look(ctx context.Context, errs *[]error) map[string]route {
 	return routes
 }
 
-// heartbeats tells all brokers that the member lives and answers the connections of those that heard it.
-func (s *Source) heartbeats(ctx context.Context, routes map[string]route, errs *[]error) map[string]*conn {
-	heard := make(map[string]*conn)
-	for _, r := range routes {
-		for _, b := range r.Brokers {
-			addr := b.Addrs["0"]
-			if addr == "" || heard[b.Name] != nil {
-				continue
-			}
-			cn, err := s.client.connect(ctx, addr)
-			if err == nil {
-				err = s.greet(ctx, cn)
-			}
-			if err != nil {
-				*errs = append(*errs, fmt.Errorf("rocketmq: heartbeat to broker %s: %w", b.Name, err))
-				continue
-			}
-			heard[b.Name] = cn
-		}
-	}
-	return heard
-}
-
-// greet sends a heartbeat, and reads the broker's settings if it is the first one. A connection
-// that stays without an answer is dead. The answer is awaited beyond the end of ctx: a broker that takes in a
-// heartbeat after the member has said goodbye, or its connection has ended, counts it for two minutes more.
-func (s *Source) greet(ctx context.Context, cn *conn) error {
-	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), silence)
-	defer cancel()
-	if err := cn.heartbeat(call, s.id, s.membership()); err != nil {
-		silent(ctx, cn, err)
-		return err
-	}
-	s.mu.Lock()
-	asked := s.asked[cn.addr]
-	s.mu.Unlock()
-	if asked {
-		return nil
-	}
-	all, err := cn.config(call)
-	if err != nil && !refused(err) {
-		return err
-	}
-	if err != nil {
-		s.log.Info("rocketmq: the broker does not let its settings be read; the retry window is computed from what is declared or usual", "broker", cn.addr, "error", err)
-	}
-	return s.learn(cn.addr, all)
-}
-
-// silent breaks a connection on which a call was not answered in time: the next ones would not be, either.
-func silent(ctx context.Context, cn *conn, err error) {
-	if err != nil && !refused(err) && ctx.Err() == nil {
-		cn.fail(err)
-	}
-}
-
-// learn takes over a broker's settings.
-func (s *Source) learn(addr string, all map[string]string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.asked[addr] = true
-	if text := all["messageDelayLevel"]; text != "" {
-		levels, err := parseLevels(text)
-		switch {
-		case err != nil:
-			s.log.Warn("rocketmq: a setting of the broker cannot be read", "broker", addr, "error", err)
-		case s.read.levels != nil && !slices.Equal(s.read.levels, levels):
-			s.log.Error("rocketmq: the brokers differ in messageDelayLevel, so retries come at other times than the retention is computed from", "broker", addr, "levels", text)
-		default:
-			s.read.levels = levels
-		}
-	}
-	if hours, err := strconv.Atoi(all["fileReservedTime"]); err == nil {
-		if d := time.Duration(hours) * time.Hour; s.read.reserved == 0 || d < s.read.reserved {
-			s.read.reserved = d
-		}
-	}
-	return nil
-}
-
-// membership is what brokers know of the member.
-func (s *Source) membership() membership {
-	m := membership{Group: s.wireGroup, Type: "CONSUME_PASSIVELY", Model: "CLUSTERING", From: "CONSUME_FROM_FIRST_OFFSET"}
-	if s.opt.FromLatest {
-		m.From = "CONSUME_FROM_LAST_OFFSET"
-	}
-	add := func(topic, tags string) {
-		sub := subscription{Topic: topic, Expression: tags, Tags: []string{}, Codes: []int32{}, Type: "TAG", Version: s.version}
-		for tag := range tagSet(tags) {
-			sub.Tags = append(sub.Tags, tag)
-			sub.Codes = append(sub.Codes, javaHash(tag))
-		}
-		m.Subscriptions = append(m.Subscriptions, sub)
-	}
-	for _, t := range s.topics {
-		add(s.cluster.wire(t), s.opt.Tags)
-	}
-	add(s.retryTopic, allTags)
-	add(s.bounceTopic, allTags)
-	return m
-}
-
-// javaHash is String.hashCode, by which brokers compare tags.
-func javaHash(s string) (h int32) {
-	for _, r := range s {
-		if r > 0xffff {
-			r -= 0x10000
-			h = 31*h + int32(0xd800+r>>10)
-			r = 0xdc00 + r&0x3ff
-		}
-		h = 31*h + int32(r)
-	}
-	return h
-}
-
 // share makes the assignment of one topic's queues what it should be.
 func (s *Source) share(ctx context.Context, topic string, r route, brokers map[string]*conn) error {
 	queues := r.queues(topic, permRead)
+	if len(queues) == 0 {
+		s.pauseTopic(ctx, topic)
+		return nil
+	}
+	s.quiet.forget("unreadable " + topic)
 	var members []string
 	err := errNoBroker
 	for _, q := range queues {
@@ -293,6 +190,19 @@ func (s *Source) share(ctx context.Context, topic string, r route, brokers map[s
 	return errors.Join(errs...)
 }
 
+// pauseTopic gives up all queues of a topic whose permission to read was taken from it: operators do so to pause its consumers,
+// or before they take a broker away. It is looked at again as long as the group lives.
+func (s *Source) pauseTopic(ctx context.Context, topic string) {
+	for _, q := range s.assigned() {
+		if q.of.topic == topic {
+			s.release(ctx, q)
+		}
+	}
+	if s.quiet.allow("unreadable " + topic) {
+		s.log.Warn("rocketmq: no queue of the topic may be read; it is consumed once its permission to read (perm) is back", "topic", s.cluster.bare(topic))
+	}
+}
+
 // acquire begins an assignment at the group's position.
 func (s *Source) acquire(ctx context.Context, of queueOf, cn *conn) error {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
@@ -305,7 +215,7 @@ func (s *Source) acquire(ctx context.Context, of queueOf, cn *conn) error {
 	committed := at
 	if at < 0 {
 		which := askMinOffset
-		latest := s.opt.FromLatest && k == original && !s.seen[of.topic]
+		latest := s.opt.FromLatest && k == original && s.fresh[of]
 		if latest {
 			which = askMaxOffset
 		}
@@ -320,6 +230,7 @@ func (s *Source) acquire(ctx context.Context, of queueOf, cn *conn) error {
 			committed = at
 		}
 	}
+	delete(s.fresh, of)
 	fetching, stop := context.WithCancel(ctx)
 	q := newQueue(s, of, k, cn, at, committed, stop)
 	s.mu.Lock()
@@ -351,14 +262,21 @@ func (s *Source) release(ctx context.Context, q *queue) {
 func (s *Source) lose(q *queue) {
 	s.forget(q)
 	s.connected.Store(false)
+	s.rebalance()
+}
+
+// rebalance has balance look at once.
+func (s *Source) rebalance() {
 	select {
 	case s.moved <- struct{}{}:
 	default:
 	}
 }
 
-// drop ends the assignments of a topic that is no more.
+// drop ends the assignments of a topic that is no more. What comes under its name will be new.
 func (s *Source) drop(topic string) {
+	s.seen[topic] = true
+	maps.DeleteFunc(s.fresh, func(q queueOf, _ bool) bool { return q.topic == topic })
 	for _, q := range s.assigned() {
 		if q.of.topic == topic {
 			s.forget(q)

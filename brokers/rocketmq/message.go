@@ -15,7 +15,8 @@ import (
 func scopeOf(c Cluster, group string) string { return "rocketmq/" + c.wire(group) }
 
 // MessageFrom turns a message of a consumer of your own into a Message, named by the default
-// rules, for dedup by hand. Its Scope is yours to set.
+// rules, for dedup by hand. Its Scope is yours to set; its Topic is as brokers have it, with the
+// namespace that a Source takes off.
 func MessageFrom(m *primitive.MessageExt) *consumer.Message {
 	msg := new(consumer.Message)
 	fill(msg, m, m.GetProperties())

@@ -74,7 +74,9 @@ func (c Cluster) bare(name string) string {
 type SourceOptions struct {
 	// Tags chooses messages by tag, as in "a || b". Every member of the group must have the same. Default: all.
 	Tags string
-	// FromLatest: a new group begins at the end, which is committed at once. Default: at the beginning.
+	// FromLatest: a new group begins at the end of the queues that its topics have when it first looks, which is committed
+	// as soon as their broker answers; topics and queues that come later are read from their beginning, and so are those of a
+	// broker that the name servers do not know then. Default: at the beginning.
 	// Brokers before 5.0 do not tell a new group from one at offset 0 while a queue's first message
 	// is still in memory; it then begins at the beginning.
 	FromLatest bool
@@ -82,7 +84,7 @@ type SourceOptions struct {
 	Ordered bool
 	// DeadLetterTopic takes the messages that are given up. Default: the group + "-dead".
 	DeadLetterTopic string
-	// MaxInFlight is how many deliveries of one queue may be unsettled. Default: 256.
+	// MaxInFlight is how many deliveries of one queue may be unsettled, at most 1,000,000. Default: 256.
 	MaxInFlight int
 	// Outage is the consumer outage that Plan.Window must outlast. Default: 24h.
 	Outage time.Duration
@@ -95,6 +97,7 @@ type SourceOptions struct {
 
 const (
 	defaultInFlight = 256
+	mostInFlight    = 1_000_000 // of which half are read ahead, and 64 times as many kept in mind
 	defaultOutage   = 24 * time.Hour
 	commitEvery     = time.Second
 	allTags         = "*"
@@ -128,6 +131,8 @@ func (o *SourceOptions) check(c Cluster, group string, topics []string) error {
 		return errors.New("rocketmq: there is no topic to consume; name at least one")
 	case o.MaxInFlight < 1:
 		return fmt.Errorf("rocketmq: SourceOptions.MaxInFlight %d is below 1: nothing would ever be delivered; leave it zero for %d", o.MaxInFlight, defaultInFlight)
+	case o.MaxInFlight > mostInFlight:
+		return fmt.Errorf("rocketmq: SourceOptions.MaxInFlight %d is above %d: whole queues would be read into memory; lower it, or leave it zero for %d", o.MaxInFlight, mostInFlight, defaultInFlight)
 	case o.Outage < 0:
 		return fmt.Errorf("rocketmq: SourceOptions.Outage %v is negative; leave it zero for %v", o.Outage, defaultOutage)
 	case !slices.IsSorted(o.DelayLevels) || len(o.DelayLevels) > 0 && o.DelayLevels[0] <= 0:

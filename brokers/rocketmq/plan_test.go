@@ -164,6 +164,8 @@ func TestContradictorySettingsAreRefused(t *testing.T) {
 			`rocketmq: SourceOptions.DeadLetterTopic "g-retry" is where group "g" keeps its retries: a message given up would come again at once; dead-letter to another topic`},
 		{somewhere, "g", []string{"t"}, rocketmq.SourceOptions{MaxInFlight: -1},
 			"rocketmq: SourceOptions.MaxInFlight -1 is below 1: nothing would ever be delivered; leave it zero for 256"},
+		{somewhere, "g", []string{"t"}, rocketmq.SourceOptions{MaxInFlight: 1 << 30},
+			"rocketmq: SourceOptions.MaxInFlight 1073741824 is above 1000000: whole queues would be read into memory; lower it, or leave it zero for 256"},
 		{somewhere, "g", []string{"t"}, rocketmq.SourceOptions{Outage: -time.Second},
 			"rocketmq: SourceOptions.Outage -1s is negative; leave it zero for 24h0m0s"},
 		{somewhere, "g", []string{"t"}, rocketmq.SourceOptions{DelayLevels: []time.Duration{2, 1}},

@@ -22,7 +22,7 @@ type producer struct {
 func (p *producer) send(ctx context.Context, m *outgoing) error {
 	for n := 1; ; n++ {
 		err := p.once(ctx, m)
-		if err == nil || classify(err) == terminal {
+		if err == nil || classify(err) == terminal && !outdated(err, n) {
 			return err
 		}
 		if errors.Is(err, errNoTopic) && n > 1 {
@@ -37,6 +37,10 @@ func (p *producer) send(ctx context.Context, m *outgoing) error {
 		_, _ = p.client.route(ctx, m.topic) // where it cannot be told, the old one is tried again
 	}
 }
+
+// outdated reports whether the n-th refusal may be of a route that is old: the permission to write (perm) was taken from the topic or the
+// broker since, as before a broker is taken away. Else it is access control's, and final.
+func outdated(err error, n int) bool { return n == 1 && isCode(err, codeNoPermission) }
 
 func (p *producer) once(ctx context.Context, m *outgoing) error {
 	q, addr, err := p.choose(ctx, m)

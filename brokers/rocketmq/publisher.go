@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,6 +47,7 @@ func NewPublisher(c Cluster, o *PublisherOptions) (*Publisher, error) {
 	if timeout < 0 {
 		return nil, fmt.Errorf("rocketmq: PublisherOptions.Timeout %v is negative; leave it zero for %v", timeout, defaultPublishTimeout)
 	}
+	c.NameServers = slices.Clone(c.NameServers)
 	return &Publisher{cluster: c, producer: &producer{client: newClient(c, nil), create: true}, timeout: timeout}, nil
 }
 

@@ -2,7 +2,9 @@ package rocketmq_test
 
 import (
 	"context"
+	"errors"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -41,6 +43,14 @@ func TestPublishedIDIsTheConsumersID(t *testing.T) {
 	require.Equal(t, []byte("v"), ds[0].Body)
 	require.Equal(t, []byte{}, ds[1].Body)
 	require.WithinDuration(t, time.Now(), ds[0].Time, time.Minute)
+}
+
+func TestPublisherKeepsItsAddressesThoughTheCallersChange(t *testing.T) {
+	w := newWorld(t, 1)
+	w.cluster.NameServers = slices.Clone(w.cluster.NameServers)
+	p := w.publisher(t)
+	w.cluster.NameServers[0] = "127.0.0.1:1"
+	require.Equal(t, []error{nil}, publish(t, p, w.messages("a")...))
 }
 
 func TestPublishedTagsAndKeysAreTheMessages(t *testing.T) {
@@ -98,12 +108,40 @@ func TestMessageOfAnUnknownTopicFailsAlone(t *testing.T) {
 	require.EqualError(t, errs[2], `rocketmq: publish "3": Message.Topic is empty`)
 }
 
-func TestTopicIsCreatedWhereTheBrokerDoesSo(t *testing.T) {
-	t.Parallel()
-	w := ownWorld(t, testenv.StartRocketMQ(t, "autoCreateTopicEnable=true"), 0)
+func topicIsCreatedWhereTheBrokerDoesSo(t *testing.T, server *testenv.RocketMQServer) {
+	w := ownWorld(t, server, 0)
 	s := w.source(t)
 	w.publish(t, "", "1")
 	ack(t, receive(t, s, 1)...)
+}
+
+// A refusal by a broker that may no longer be written to is answered with a look at the route, which was read before.
+func TestRouteIsReadAgainWhenTheBrokerMayNotBeWrittenTo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	const readOnly, both = 4, 6
+	allow := func(perm int) {
+		require.NoError(t, rocketmq.SetPermission(within(t, eventually), w.cluster, w.broker, w.topic, 1, perm))
+		require.Eventually(t, func() bool {
+			p, err := rocketmq.Permission(t.Context(), w.cluster, w.topic)
+			return err == nil && p == perm
+		}, eventually, step)
+	}
+	far, broker := w.behind(t, 10)
+	p, err := rocketmq.NewPublisher(far.cluster, &rocketmq.PublisherOptions{Timeout: 2 * eventually})
+	require.NoError(t, err)
+	defer p.Close()
+	send(t, p, w.messages("a")...)
+	allow(readOnly)
+	answer := make(chan error, 1)
+	go func() {
+		errs := make([]error, 1)
+		answer <- errors.Join(p.Publish(t.Context(), w.messages("b"), errs), errs[0])
+	}()
+	require.Eventually(t, func() bool { return broker.asked.Load() == 2 }, eventually, step, "it is not tried")
+	allow(both)
+	require.NoError(t, <-answer)
+	require.Equal(t, []string{"a", "b"}, bodies(receive(t, w.source(t), 2)))
 }
 
 func TestKeyKeepsItsOrder(t *testing.T) {

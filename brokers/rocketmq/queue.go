@@ -2,6 +2,7 @@ package rocketmq
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -206,6 +207,7 @@ func (q *queue) commit(ctx context.Context, again bool) error {
 func (q *queue) fetch(ctx context.Context) {
 	s := q.src
 	log := s.log.With("topic", s.cluster.bare(q.of.topic), "broker", q.of.broker, "queue", q.of.id)
+	proved := false // the connection brings answers
 	for failures := 0; q.awaitWanted(ctx); {
 		q.mu.Lock()
 		at := q.end
@@ -214,8 +216,15 @@ func (q *queue) fetch(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			return
+		case errors.Is(err, errUnread): // only this queue's; passing over what cannot be read would lose it
+			if failures++; s.quiet.allow("unread " + q.name) {
+				log.Error("rocketmq: what the broker answers to a pull cannot be read, so the queue stands still; trying again", "position", at, "error", err)
+			}
+			q.pause(ctx, backoff(failures))
+			continue
 		case err != nil && (!q.cn.alive() || !refused(err)):
 			q.cn.fail(err) // a pull that stays without an answer tells of a dead connection, too
+			s.broke(q.cn, err)
 			s.lose(q)
 			return
 		case isCode(err, codeNoTopic):
@@ -223,6 +232,15 @@ func (q *queue) fetch(ctx context.Context) {
 			q.pause(ctx, backoff(3))
 			s.lose(q)
 			return
+		case isCode(err, codeNoPermission):
+			if failures++; failures == 1 {
+				s.rebalance() // which finds out what may be read now
+			}
+			if s.quiet.allow("permission " + q.name) {
+				log.Warn("rocketmq: the broker lets the group not read this queue; its topic or group may be switched off, trying again", "error", err)
+			}
+			q.pause(ctx, backoff(failures))
+			continue
 		case err != nil && classify(err) == terminal:
 			s.fail(s.errorf("pull from %s: %w", q.name, err))
 			return
@@ -240,7 +258,10 @@ func (q *queue) fetch(ctx context.Context) {
 			q.moved(ctx, at, p)
 			return
 		}
-		failures = 0
+		if failures = 0; !proved {
+			proved = true
+			s.healed(q.cn)
+		}
 		q.push(q.filter(p.messages), p.next)
 	}
 }
@@ -269,10 +290,10 @@ func (q *queue) moved(ctx context.Context, at int64, p pulled) {
 			log.Error("rocketmq: data loss: the queue was cut off above the group's position before it was read; going on at its start", "lost", p.min-at)
 		}
 	case at > p.max:
-		// The topic was made anew, or the broker lost what it had not flushed. Nothing that was
-		// not read must be skipped, and dedup drops what was done.
+		// The topic was made anew, or the broker lost what it had not flushed. Which of the two, and since when, nobody
+		// can tell, so there is no later place to begin at of which it is certain that nothing before it is unread.
 		to = p.min
-		log.Error("rocketmq: the group's position lies beyond the end of the queue, which must have begun anew; going on at its start")
+		log.Error("rocketmq: the group's position lies beyond the end of the queue, which has begun anew or lost its tail; going on at its start: what was handled longer ago than dedup remembers is handled again")
 	default:
 		log.Warn("rocketmq: the group's position was reset by an operator", "to", to)
 	}

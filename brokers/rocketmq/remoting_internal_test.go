@@ -29,15 +29,21 @@ func pipe(t *testing.T, cred primitive.Credentials, notify func(*conn, *command)
 
 func readFrame(t *testing.T, from io.Reader) *command {
 	t.Helper()
-	var size [4]byte
-	_, err := io.ReadFull(from, size[:])
-	require.NoError(t, err)
-	frame := make([]byte, binary.BigEndian.Uint32(size[:]))
-	_, err = io.ReadFull(from, frame)
-	require.NoError(t, err)
-	c, err := decode(frame)
+	c, err := nextFrame(from)
 	require.NoError(t, err)
 	return c
+}
+
+func nextFrame(from io.Reader) (*command, error) {
+	var size [4]byte
+	if _, err := io.ReadFull(from, size[:]); err != nil {
+		return nil, err
+	}
+	frame := make([]byte, binary.BigEndian.Uint32(size[:]))
+	if _, err := io.ReadFull(from, frame); err != nil {
+		return nil, err
+	}
+	return decode(frame)
 }
 
 func reply(t *testing.T, to io.Writer, c command) {

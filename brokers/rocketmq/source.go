@@ -41,7 +41,8 @@ type Source struct {
 	fetchers sync.WaitGroup
 
 	connected atomic.Bool
-	seen      map[string]bool // topics looked at before, of balance alone
+	seen      map[string]bool  // topics looked at before, of balance alone
+	fresh     map[queueOf]bool // their queues at that first look, as long as no position is known; of balance alone
 
 	mu      sync.Mutex
 	started bool
@@ -51,7 +52,8 @@ type Source struct {
 	turn    int     // whose turn it is in queues
 	again   []retry // by due
 	read    settings
-	asked   map[string]bool // brokers whose settings were read
+	asked   map[string]bool   // brokers whose settings were read
+	breaks  map[string]breaks // by the broker's address
 	quiet   limiter
 }
 
@@ -86,7 +88,7 @@ func NewSource(c Cluster, group string, topics []string, o *SourceOptions) (*Sou
 		deadTopic: c.wire(opt.DeadLetterTopic),
 		id:        memberID(), version: time.Now().UnixNano(),
 		signal: make(chan struct{}, 1), moved: make(chan struct{}, 1), ending: make(chan struct{}),
-		seen: make(map[string]bool), asked: make(map[string]bool),
+		seen: make(map[string]bool), fresh: make(map[queueOf]bool), asked: make(map[string]bool), breaks: make(map[string]breaks),
 	}
 	s.cluster.NameServers = slices.Clone(c.NameServers)
 	s.client = newClient(s.cluster, s.told)
@@ -107,10 +109,7 @@ func memberID() string {
 // told takes what brokers say unasked.
 func (s *Source) told(_ *conn, c *command) {
 	if c.Code == tellMembersMoved {
-		select {
-		case s.moved <- struct{}{}:
-		default:
-		}
+		s.rebalance()
 	}
 }
 

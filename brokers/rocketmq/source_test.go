@@ -27,6 +27,22 @@ func TestNewGroupBeginsAtTheBeginningOrByOptionAtTheEnd(t *testing.T) {
 	require.Equal(t, []string{"new"}, bodies(receive(t, w.source(t, latest), 1)))
 }
 
+// What was there before the group stays outside of it, also where the broker does not answer at the first look.
+func TestNewGroupBeginsAtTheEndThoughTheBrokerWasAwayAtFirst(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	w.publish(t, "", "old-1", "old-2", "old-3")
+	far, broker := w.behind(t, 0)
+	broker.away.Store(true)
+	s := far.source(t, func(o *rocketmq.SourceOptions) { o.FromLatest = true })
+	nothing(t, s, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return broker.dials.Load() > 2 }, eventually, 10*time.Millisecond, "it has not looked twice")
+	broker.away.Store(false)
+	require.Eventually(t, s.Connected, eventually, 10*time.Millisecond)
+	w.publish(t, "", "new-1", "new-2")
+	require.ElementsMatch(t, []string{"new-1", "new-2"}, bodies(receive(t, s, 2)))
+}
+
 // "Aa" and "BB" are one number to a broker, which compares hashes.
 func TestTagsChooseMessages(t *testing.T) {
 	w := newWorld(t, 1)

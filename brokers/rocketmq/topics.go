@@ -57,8 +57,13 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
+// ensureTimeout bounds the making of a topic: a member that waits for it says meanwhile to no broker that it lives.
+const ensureTimeout = 2 * callTimeout
+
 // ensure creates a topic on the brokers of another one, if it does not exist, and waits for its route.
 func (c *client) ensure(ctx context.Context, topic, like string) error {
+	ctx, cancel := context.WithTimeout(ctx, ensureTimeout)
+	defer cancel()
 	_, err := c.route(ctx, topic)
 	if !errors.Is(err, errNoTopic) {
 		return err

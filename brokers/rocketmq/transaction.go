@@ -137,12 +137,17 @@ func (p *TransactionProducer) Migrate(ctx context.Context) error {
 //     or neither; look into the database which.
 //   - Any other error is fn's, the database's or the broker's, and nothing of either is there.
 //
-// fn neither commits nor rolls back by itself, which is dedup.ErrTxEnded: both then follow what fn did. It may be called
+// fn neither commits nor rolls back by itself, which is dedup.ErrTxEnded: both then follow what fn did. Nor does it pass over an error
+// at which MySQL or SQLite ends the transaction (a deadlock, INSERT OR ROLLBACK): it is dedup.ErrTxEnded, too, and the message is rolled back with what
+// came before, but what fn writes afterwards the database commits at once, without the message. fn may be called
 // several times, in a transaction of its own each: one that a deadlock or a serialization failure ends begins anew. It
 // must be over when its context ends, after TransactionOptions.Limit. A panic rolls back and goes on.
 func (p *TransactionProducer) Send(ctx context.Context, m outbox.Message, fn func(ctx context.Context, tx *sql.Tx) error) error {
-	if m.Topic == "" {
+	switch {
+	case m.Topic == "":
 		return errors.New("rocketmq: send: Message.Topic is empty")
+	case fn == nil:
+		return fmt.Errorf("rocketmq: send %q: fn is nil; pass the work of the local transaction", m.ID)
 	}
 	if m.ID == "" {
 		m.ID = uniqueKey()
@@ -213,7 +218,7 @@ func (p *TransactionProducer) prepare(ctx context.Context, m *outbox.Message) (*
 	}
 	for n := 1; ; n++ {
 		h, err := p.prepareOnce(ctx, m, home)
-		if err == nil || classify(err) == terminal || errors.Is(err, errNoTopic) && n > 1 {
+		if err == nil || classify(err) == terminal && !outdated(err, n) || errors.Is(err, errNoTopic) && n > 1 {
 			return h, err
 		}
 		if isCode(err, codeNoTopic) {

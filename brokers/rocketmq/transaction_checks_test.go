@@ -3,6 +3,8 @@ package rocketmq_test
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"strconv"
 	"testing"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 
 	"github.com/idemq/idemq/brokers/rocketmq"
 	"github.com/idemq/idemq/dedup"
+	"github.com/idemq/idemq/internal/sqldialect"
 	"github.com/idemq/idemq/internal/testenv"
 )
 
@@ -19,10 +22,15 @@ import (
 // each transactionOpBatchInterval only, by default 3 s; until then it would ask again and again.
 var quickChecks = []string{"transactionOpBatchInterval=50", "transactionTimeOut=400", "transactionCheckInterval=400", "transactionCheckMax=1000"}
 
-// TestCheckBacks needs a broker that asks often.
+// TestCheckBacks needs a broker that asks often, and is killed at the end.
 func TestCheckBacks(t *testing.T) {
 	t.Parallel()
 	server := testenv.StartRocketMQ(t, quickChecks...)
+	t.Run("while it is well", func(t *testing.T) { checkBacks(t, server) })
+	t.Run("broker is killed in the middle", func(t *testing.T) { brokerIsKilledInTheMiddle(t, server) })
+}
+
+func checkBacks(t *testing.T, server *testenv.RocketMQServer) {
 	for name, f := range map[string]func(t *testing.T, w world, s *shop){
 		"predecessor died before its local transaction":         predecessorDiedBefore,
 		"predecessor died after the commit":                     predecessorDiedAfter,
@@ -33,6 +41,7 @@ func TestCheckBacks(t *testing.T) {
 		"panic rolls back and goes on":                          panicRollsBack,
 		"work that commits by itself":                           workCommitsByItself,
 		"work that rolls back by itself":                        workRollsBackByItself,
+		"transaction that the server throws away":               serverThrowsTheTransactionAway,
 		"another database of the same group gives no answer":    anotherDatabaseGivesNoAnswer,
 		"producers of two groups in one process are both asked": twoGroupsInOneProcess,
 		"context that ends in the middle":                       contextEndsInTheMiddle,
@@ -45,6 +54,17 @@ func TestCheckBacks(t *testing.T) {
 				t.Parallel()
 				f(t, ownWorld(t, server, 1), s)
 			})
+		})
+	}
+	for name, f := range map[string]func(*testing.T, *testenv.RocketMQServer){
+		"answer to COMMIT is lost":              commitIsNotAnswered,
+		"database is down when the broker asks": databaseIsDownAtTheCheck,
+		"several processes of one group":        severalProcessesOfOneGroup,
+		"copy that comes twice is dropped":      copyThatComesTwiceIsDropped,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f(t, server)
 		})
 	}
 }
@@ -222,6 +242,62 @@ func workRollsBackByItself(t *testing.T, w world, s *shop) {
 	})
 	require.ErrorIs(t, err, dedup.ErrTxEnded, "behind the driver's back")
 	buried(t, w, s, 2, "a", "b")
+}
+
+// fn passes over the error at which the server rolls back. What it writes then the server commits by itself, statement by statement; the
+// marker, which came first, has gone with the rest, so the message never becomes visible without its rows.
+func serverThrowsTheTransactionAway(t *testing.T, w world, s *shop) {
+	p := w.newSeller(t, s)
+	s.exec(t, "INSERT INTO "+s.rows+" (id) VALUES ('x'), ('y')")
+	err := p.Send(t.Context(), w.message("a"), func(ctx context.Context, tx *sql.Tx) error {
+		require.NoError(t, s.order("a")(ctx, tx))
+		switch s.dialect {
+		case sqldialect.MySQL:
+			require.Equal(t, sqldialect.Conflict, sqldialect.Classify(s.dialect, loseADeadlock(ctx, t, s, tx)))
+		case sqldialect.SQLite:
+			_, err := tx.ExecContext(ctx, "INSERT OR ROLLBACK INTO "+s.rows+" (id) VALUES ('x')")
+			require.Equal(t, sqldialect.Duplicate, sqldialect.Classify(s.dialect, err))
+		default:
+			_, err := tx.ExecContext(ctx, "SELECT 1/0")
+			require.Error(t, err)
+			_ = s.order("late")(ctx, tx)
+			return nil
+		}
+		return s.order("late")(ctx, tx)
+	})
+	if s.dialect == sqldialect.PostgreSQL { // which lets nothing more in
+		require.ErrorContains(t, err, "before commit: ")
+		require.Zero(t, s.marks(t, 1)+s.marks(t, 2))
+		unsold(t, w, s, "a", "late")
+		return
+	}
+	require.ErrorIs(t, err, dedup.ErrTxEnded)
+	require.ErrorContains(t, err, "its marker is gone")
+	require.True(t, s.has(t, "late"), "nobody can take it back")
+	require.Zero(t, s.marks(t, 1)+s.marks(t, 2))
+	buried(t, w, s, 1, "a")
+}
+
+// loseADeadlock has tx, which has written little, and another transaction, which has written much, wait for each other: the server
+// ends the one that has written less.
+func loseADeadlock(ctx context.Context, t *testing.T, s *shop, tx *sql.Tx) error {
+	other, err := s.BeginTx(ctx, nil)
+	require.NoError(t, err)
+	for i := range 50 {
+		_, err = other.ExecContext(ctx, "INSERT INTO "+s.rows+" (id) VALUES ('other "+strconv.Itoa(i)+"')")
+		require.NoError(t, err)
+	}
+	lock := func(tx *sql.Tx, id string) error {
+		_, err := tx.ExecContext(ctx, "SELECT id FROM "+s.rows+" WHERE id = '"+id+"' FOR UPDATE")
+		return err
+	}
+	require.NoError(t, lock(other, "y"))
+	require.NoError(t, lock(tx, "x"))
+	won := make(chan error, 1)
+	go func() { won <- errors.Join(lock(other, "x"), other.Rollback()) }()
+	err = lock(tx, "y")
+	require.NoError(t, <-won)
+	return err
 }
 
 // Its table has no marker of the transaction, which does not mean that there is none.

@@ -21,21 +21,6 @@ import (
 	"github.com/idemq/idemq/outbox"
 )
 
-// TestFaultsOfTransactions needs a broker that asks often, and is restarted.
-func TestFaultsOfTransactions(t *testing.T) {
-	t.Parallel()
-	server := testenv.StartRocketMQ(t, quickChecks...)
-	for name, f := range map[string]func(*testing.T, *testenv.RocketMQServer){
-		"answer to COMMIT is lost":              commitIsNotAnswered,
-		"database is down when the broker asks": databaseIsDownAtTheCheck,
-		"several processes of one group":        severalProcessesOfOneGroup,
-		"copy that comes twice is dropped":      copyThatComesTwiceIsDropped,
-		"broker is killed in the middle":        brokerIsKilledInTheMiddle,
-	} {
-		t.Run(name, func(t *testing.T) { f(t, server) })
-	}
-}
-
 // proxied is a shop whose connections pass a proxy.
 func proxied(t *testing.T, s *shop) (*shop, *testenv.Proxy) {
 	t.Helper()
@@ -252,12 +237,10 @@ func TestRefusedCommitLeavesNothingBehind(t *testing.T) {
 	require.False(t, s.has(t, "a"))
 }
 
-// TestMessagesThatNobodyAnsweredForAreSentAgain: the broker asks three times, then never again.
-func TestMessagesThatNobodyAnsweredForAreSentAgain(t *testing.T) {
-	t.Parallel()
-	server := testenv.StartRocketMQ(t, "transactionTimeOut=300", "transactionCheckInterval=300", "transactionCheckMax=2")
-	w := ownWorld(t, server, 1)
+// The broker asks three times, then never again.
+func messagesThatNobodyAnsweredForAreSentAgain(t *testing.T, server *testenv.RocketMQServer) {
 	eachShop(t, func(t *testing.T, s *shop) {
+		t.Parallel()
 		w := ownWorld(t, server, 1)
 		p := w.newSeller(t, s)
 		sent := outbox.Message{ID: "a", Topic: w.topic, Key: "k\x00", Headers: map[string]string{"h": "v", "odd": "\x00\xff"}, Body: []byte{0, 1}}
@@ -294,12 +277,13 @@ func TestMessagesThatNobodyAnsweredForAreSentAgain(t *testing.T) {
 		require.NoError(t, err)
 		require.Zero(t, n, "it is confirmed")
 	})
-	t.Run("retention below what the broker asks is refused", func(t *testing.T) {
-		s := openShop(t, sqldialect.SQLite)
-		p := w.idleSeller(t, s, func(o *rocketmq.TransactionOptions) { o.Limit, o.Retention = time.Second, 1100*time.Millisecond })
-		require.NoError(t, p.Migrate(t.Context()))
-		err := p.Run(within(t, eventually))
-		require.ErrorContains(t, err, "TransactionOptions.Retention 1.1s is not longer than the 1.2s for which the broker asks about a half message")
-		require.ErrorContains(t, err, "raise Retention")
-	})
+}
+
+func retentionBelowWhatTheBrokerAsksIsRefused(t *testing.T, server *testenv.RocketMQServer) {
+	s := openShop(t, sqldialect.SQLite)
+	p := ownWorld(t, server, 1).idleSeller(t, s, func(o *rocketmq.TransactionOptions) { o.Limit, o.Retention = time.Second, 1100*time.Millisecond })
+	require.NoError(t, p.Migrate(t.Context()))
+	err := p.Run(within(t, eventually))
+	require.ErrorContains(t, err, "TransactionOptions.Retention 1.1s is not longer than the 1.2s for which the broker asks about a half message")
+	require.ErrorContains(t, err, "raise Retention")
 }

@@ -102,6 +102,14 @@ func (s *shop) marks(t testing.TB, state int) int {
 	return s.count(t, fmt.Sprintf("SELECT COUNT(*) FROM %s WHERE state = %d", s.markers, state))
 }
 
+// bytes is a literal of the dialect.
+func (s *shop) bytes(v string) string {
+	if s.dialect == sqldialect.PostgreSQL {
+		return `'\x` + hex.EncodeToString([]byte(v)) + "'"
+	}
+	return "x'" + hex.EncodeToString([]byte(v)) + "'"
+}
+
 // order is the local transaction of id.
 func (s *shop) order(id string) func(context.Context, *sql.Tx) error {
 	return func(ctx context.Context, tx *sql.Tx) error {

@@ -23,8 +23,9 @@ func newMarkerStatements(d sqldialect.Dialect, table string) markerStatements {
 		look: fmt.Sprintf("SELECT state FROM %s WHERE k = %s", table, d.Arg(1)),
 		insert: fmt.Sprintf("INSERT INTO %s (k, state, topic, head, body, written_at) VALUES (%s, %s, %s, %s, %s, %s)",
 			table, d.Arg(1), d.Arg(2), d.Arg(3), d.Arg(4), d.Arg(5), clockOf(d, 5)),
-		unconfirmed: fmt.Sprintf("SELECT k, topic, head, body FROM %s WHERE %s ORDER BY written_at LIMIT %s", table, old("1", 2), d.Arg(2)),
-		waiting:     fmt.Sprintf("SELECT COUNT(*) FROM %s WHERE %s", table, old("1", 1)),
+		unconfirmed: fmt.Sprintf("SELECT k, written_at, topic, head, body FROM %s WHERE %s AND written_at >= %s AND (written_at > %s OR k > %s) ORDER BY written_at, k LIMIT %s",
+			table, old("1", 5), d.Arg(2), d.Arg(3), d.Arg(4), d.Arg(5)),
+		waiting: fmt.Sprintf("SELECT COUNT(*) FROM %s WHERE %s", table, old("1", 1)),
 	}
 	keys := d.From(keyShape, "q")
 	const set = "state = 2, head = NULL, body = NULL"

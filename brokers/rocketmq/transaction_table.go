@@ -224,20 +224,26 @@ func (m *markers) sweep(ctx context.Context, age time.Duration) (int64, error) {
 
 // waitingMarker is a marker that no broker has confirmed.
 type waitingMarker struct {
-	key string
+	place
 	marker
 }
 
-// unconfirmed lists committed markers of that age, the oldest first.
-func (m *markers) unconfirmed(ctx context.Context, age time.Duration, limit int) (all []waitingMarker, err error) {
-	rows, err := m.db.QueryContext(ctx, m.text.unconfirmed, m.clocked(age.Microseconds(), int64(limit))...)
+// place is where a marker stands in the order of age.
+type place struct {
+	writtenAt int64
+	key       string
+}
+
+// unconfirmed lists committed markers of that age, the oldest first, from behind a place on; the zero one is before all.
+func (m *markers) unconfirmed(ctx context.Context, age time.Duration, behind place, limit int) (all []waitingMarker, err error) {
+	rows, err := m.db.QueryContext(ctx, m.text.unconfirmed, m.clocked(age.Microseconds(), behind.writtenAt, behind.writtenAt, []byte(behind.key), int64(limit))...)
 	if err != nil {
 		return nil, m.explain(err)
 	}
 	defer rows.Close()
 	for rows.Next() {
 		var k waitingMarker
-		if err := rows.Scan(&k.key, &k.topic, &k.head, &k.body); err != nil {
+		if err := rows.Scan(&k.key, &k.writtenAt, &k.topic, &k.head, &k.body); err != nil {
 			return nil, err
 		}
 		all = append(all, k)

@@ -3,8 +3,8 @@ package rocketmq_test
 import (
 	"context"
 	"database/sql"
-	"encoding/hex"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -58,6 +58,20 @@ func TestCommittedMessageArrivesAsItWasSent(t *testing.T) {
 	})
 }
 
+// A message that is made of another one's headers is neither that one nor a redrive of it.
+func TestHeadersThatNameAnotherMessageAreLeftOut(t *testing.T) {
+	t.Parallel()
+	w, s := newWorld(t, 1), openShop(t, sqldialect.SQLite)
+	headers := map[string]string{rocketmq.IDHeader: "another", consumer.IDHeader: "another", consumer.RedriveHeader: "7", consumer.OriginHeader: "elsewhere", "h": "v"}
+	m := outbox.Message{ID: "a", Topic: w.topic, Headers: maps.Clone(headers)}
+	require.NoError(t, w.newSeller(t, s).Send(t.Context(), m, s.order("a")))
+	require.Equal(t, headers, m.Headers, "the caller's own")
+	d := receive(t, w.source(t), 1)[0]
+	require.Equal(t, map[string]string{rocketmq.IDHeader: "a", "h": "v"}, d.Headers)
+	require.True(t, d.Identify(consumer.DefaultRules(), d.Made))
+	require.Equal(t, "a", d.Message.ID)
+}
+
 func TestMessageThatNoBrokerTakesChangesNothing(t *testing.T) {
 	w, s := newWorld(t, 1), openShop(t, sqldialect.SQLite)
 	p := w.newSeller(t, s)
@@ -73,6 +87,13 @@ func TestMessageThatNoBrokerTakesChangesNothing(t *testing.T) {
 		require.Less(t, time.Since(begun), 5*time.Second, "waiting would not help")
 	}
 	require.Zero(t, s.marks(t, 1))
+}
+
+// It would panic once a half message is at the broker.
+func TestSendWithoutWorkIsRefused(t *testing.T) {
+	w := world{cluster: somewhere, topic: "t", group: "g"}
+	err := w.idleSeller(t, openShop(t, sqldialect.SQLite)).Send(within(t, eventually), w.message("a"), nil)
+	require.EqualError(t, err, `rocketmq: send "a": fn is nil; pass the work of the local transaction`)
 }
 
 func TestSendWaitsForRun(t *testing.T) {
@@ -112,6 +133,25 @@ func TestRunWaitsForTransactionsUnderWay(t *testing.T) {
 	require.Equal(t, 1, visible(t, w.source(t), "a")["a"])
 }
 
+// A small table, which a server would rather read from end to end, with a marker in it that is locked.
+func TestConfirmingWaitsForNoTransaction(t *testing.T) {
+	t.Parallel()
+	for _, d := range []sqldialect.Dialect{sqldialect.PostgreSQL, sqldialect.MySQL} { // SQLite has one transaction at a time
+		t.Run(string(d), func(t *testing.T) {
+			t.Parallel()
+			w, s := newWorld(t, 1), openShop(t, d)
+			p := w.newSeller(t, s)
+			require.NoError(t, p.Send(t.Context(), w.message("slow"), func(ctx context.Context, tx *sql.Tx) error {
+				for n, id := range []string{"a", "b", "c"} {
+					require.NoError(t, p.Send(t.Context(), w.message(id), s.order(id)))
+					require.Eventually(t, func() bool { return s.marks(t, 2) == n+1 }, eventually, step, "it is not confirmed while another transaction runs")
+				}
+				return s.order("slow")(ctx, tx)
+			}))
+		})
+	}
+}
+
 func TestTableThatIsMissingIsSaid(t *testing.T) {
 	eachShop(t, func(t *testing.T, s *shop) {
 		err := newWorld(t, 1).idleSeller(t, s).Run(t.Context())
@@ -130,11 +170,7 @@ func TestSweepKeepsWhatIsStillNeeded(t *testing.T) {
 			var rows []string
 			for i := range n {
 				key := fmt.Sprintf("%d-%d-%d", state, age, i)
-				literal := "x'" + hex.EncodeToString([]byte(key)) + "'"
-				if s.dialect == sqldialect.PostgreSQL {
-					literal = `'\x` + hex.EncodeToString([]byte(key)) + "'"
-				}
-				rows = append(rows, fmt.Sprintf("(%s, %d, %d, 't')", literal, state, now.Add(-age).UnixMicro()))
+				rows = append(rows, fmt.Sprintf("(%s, %d, %d, 't')", s.bytes(key), state, now.Add(-age).UnixMicro()))
 			}
 			s.exec(t, "INSERT INTO "+s.markers+" (k, state, written_at, topic) VALUES "+strings.Join(rows, ", "))
 		}

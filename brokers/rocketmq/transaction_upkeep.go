@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/apache/rocketmq-client-go/v2/primitive"
-
 	"github.com/idemq/idemq/outbox"
 )
 
@@ -16,7 +14,6 @@ const (
 	confirmMost  = 1000                  // in one statement
 	confirmRoom  = 100_000               // that wait for a database that is away
 	sweepEvery   = time.Minute
-	resendBatch  = 100
 )
 
 // confirm takes note that the message of a marker is visible.
@@ -121,7 +118,7 @@ func (p *TransactionProducer) Unconfirmed(ctx context.Context, limit int) ([]out
 	if limit < 1 {
 		return nil, fmt.Errorf("rocketmq: unconfirmed: limit %d is below 1: nothing would be listed", limit)
 	}
-	all, err := p.markers.unconfirmed(ctx, p.givenUpAfter(), limit)
+	all, err := p.markers.unconfirmed(ctx, p.givenUpAfter(), place{}, limit)
 	if err != nil {
 		return nil, fmt.Errorf("rocketmq: unconfirmed: %w", err)
 	}
@@ -132,45 +129,4 @@ func (p *TransactionProducer) Unconfirmed(ctx context.Context, limit int) ([]out
 		}
 	}
 	return ms, nil
-}
-
-// Resend sends the messages that Unconfirmed lists, all of them, and returns how many a broker has taken. A message that is
-// visible already arrives twice, under one ID. It waits for Run.
-func (p *TransactionProducer) Resend(ctx context.Context) (sent int, err error) {
-	done, err := p.enter(ctx)
-	if err != nil {
-		return 0, fmt.Errorf("rocketmq: resend: %w", err)
-	}
-	defer done()
-	for {
-		all, err := p.markers.unconfirmed(ctx, p.givenUpAfter(), resendBatch)
-		for i := 0; err == nil && i < len(all); i++ {
-			if err = p.resend(ctx, &all[i]); err == nil {
-				sent++
-			}
-		}
-		if err != nil {
-			return sent, fmt.Errorf("rocketmq: resend: %w", err)
-		}
-		if len(all) < resendBatch {
-			return sent, nil
-		}
-	}
-}
-
-func (p *TransactionProducer) resend(ctx context.Context, k *waitingMarker) error {
-	m, err := k.message()
-	if err != nil {
-		return fmt.Errorf("marker %s: %w", k.key, err)
-	}
-	out, err := p.cluster.encode(&m, map[string]string{primitive.PropertyUniqueClientMessageIdKeyIndex: k.key})
-	if err != nil {
-		return err
-	}
-	call, cancel := context.WithTimeout(ctx, prepareTimeout)
-	defer cancel()
-	if err := p.producer.send(call, out); err != nil {
-		return err
-	}
-	return p.markers.confirm(ctx, []string{k.key})
 }

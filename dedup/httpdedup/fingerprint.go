@@ -18,14 +18,24 @@ func fingerprint(r *http.Request, body []byte) dedup.Fingerprint {
 }
 
 // target is what a request is for: method, path, query, and the content type without parameters, which clients
-// change between versions.
+// change between versions. The path as it was sent counts, too: http.StripPrefix leaves /42 of /charges/42 and of /refunds/42.
 func target(r *http.Request) []byte {
 	kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
 	b := make([]byte, 0, 256)
-	for _, part := range [...]string{r.Method, r.URL.EscapedPath(), r.URL.RawQuery, strings.ToLower(strings.TrimSpace(kind))} {
+	for _, part := range [...]string{r.Method, sentPath(r), r.URL.EscapedPath(), r.URL.RawQuery, strings.ToLower(strings.TrimSpace(kind))} {
 		b = appendText(b, part)
 	}
 	return b
+}
+
+// sentPath is the path of the request's first line, without the host that it names where it went through a proxy.
+func sentPath(r *http.Request) string {
+	sent, _, _ := strings.Cut(r.RequestURI, "?")
+	if _, rest, absolute := strings.Cut(sent, "://"); absolute && sent[0] != '/' {
+		_, path, _ := strings.Cut(rest, "/")
+		return "/" + path
+	}
+	return sent
 }
 
 // JSONFingerprint is for [Options].Fingerprint, where a client writes its JSON anew for each try: the order of
