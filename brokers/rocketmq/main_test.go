@@ -3,6 +3,7 @@ package rocketmq_test
 import (
 	"bytes"
 	"context"
+	"flag"
 	"log/slog"
 	"net"
 	"strconv"
@@ -26,6 +27,9 @@ import (
 // No Source or Publisher starts any of them.
 func TestMain(m *testing.M) {
 	rocketmq.SetLogger(slog.New(slog.DiscardHandler))
+	if err := flag.Set("test.parallel", "6"); err != nil { // they wait for servers far more than they compute
+		panic(err)
+	}
 	goleak.VerifyTestMain(m, append(testenv.LeaksOfProxies(),
 		goleak.IgnoreAnyFunction("github.com/apache/rocketmq-client-go/v2/primitive.WithRecover"),
 		goleak.IgnoreAnyFunction("github.com/patrickmn/go-cache.(*janitor).Run"),
