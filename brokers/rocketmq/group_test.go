@@ -209,16 +209,13 @@ func TestMissingTopicIsLoggedByNameAndConsumedOnceItIsThere(t *testing.T) {
 func TestTopicThatMayNotBeReadIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
-	allow := func(perm int) {
-		require.NoError(t, rocketmq.SetPermission(within(t, eventually), w.cluster, w.broker, w.topic, 2, perm))
-	}
 	var l log
 	s := w.source(t, func(o *rocketmq.SourceOptions) { o.Logger = l.logger() })
 	w.publish(t, "k", "a", "b")
 	ds := receive(t, s, 2)
 	ack(t, ds[0])
 	const writeOnly, both = 2, 6
-	allow(writeOnly)
+	w.allow(t, 2, writeOnly)
 	select {
 	case <-ds[1].Lost:
 	case <-time.After(eventually):
@@ -227,7 +224,7 @@ func TestTopicThatMayNotBeReadIsWaitedFor(t *testing.T) {
 	require.Eventually(t, func() bool { return l.has("no queue of the topic may be read") }, eventually, step)
 	require.True(t, l.has("topic="+w.topic))
 	w.publish(t, "k", "c")
-	allow(both)
+	w.allow(t, 2, both)
 	require.Equal(t, []string{"b", "c"}, bodies(receive(t, s, 2)))
 }
 

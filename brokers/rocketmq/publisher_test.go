@@ -120,26 +120,19 @@ func TestRouteIsReadAgainWhenTheBrokerMayNotBeWrittenTo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	const readOnly, both = 4, 6
-	allow := func(perm int) {
-		require.NoError(t, rocketmq.SetPermission(within(t, eventually), w.cluster, w.broker, w.topic, 1, perm))
-		require.Eventually(t, func() bool {
-			p, err := rocketmq.Permission(t.Context(), w.cluster, w.topic)
-			return err == nil && p == perm
-		}, eventually, step)
-	}
 	far, broker := w.behind(t, 10)
 	p, err := rocketmq.NewPublisher(far.cluster, &rocketmq.PublisherOptions{Timeout: 2 * eventually})
 	require.NoError(t, err)
 	defer p.Close()
 	send(t, p, w.messages("a")...)
-	allow(readOnly)
+	w.allow(t, 1, readOnly)
 	answer := make(chan error, 1)
 	go func() {
 		errs := make([]error, 1)
 		answer <- errors.Join(p.Publish(t.Context(), w.messages("b"), errs), errs[0])
 	}()
 	require.Eventually(t, func() bool { return broker.asked.Load() == 2 }, eventually, step, "it is not tried")
-	allow(both)
+	w.allow(t, 1, both)
 	require.NoError(t, <-answer)
 	require.Equal(t, []string{"a", "b"}, bodies(receive(t, w.source(t), 2)))
 }
