@@ -85,6 +85,9 @@ func (e *engine) conclude(t *task) {
 		switch {
 		case !errors.Is(t.answer, dedup.ErrSuperseded): // this record's own fault
 			e.log.Error("consumer: outcome cannot be written, will try again", "scope", t.Scope, "id", short(t.work.ID), "outcome", t.outcome.State, "err", t.answer)
+			if e.turn == t { // it has run; the others must not wait for a record that may stay unusable for ever
+				e.nextTurn()
+			}
 			e.timers.set(t, time.Now().Add(time.Second))
 			e.standAside(t)
 			return
