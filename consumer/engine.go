@@ -181,16 +181,22 @@ func (e *engine) arrive(t *task) {
 		e.bury(t)
 		return
 	}
-	l := &t.own
-	if t.Lane != "" {
-		if l = e.lanes[t.Lane]; l == nil {
-			l = &lane{name: t.Lane}
-			e.lanes[t.Lane] = l
-		}
-	}
 	if !e.follow(t) || !t.leader.passed {
-		e.enter(t, l)
+		e.enter(t, e.laneOf(t))
 	}
+}
+
+// laneOf is the lane that t is to enter: who made it and did not would leave it behind for good.
+func (e *engine) laneOf(t *task) *lane {
+	if t.Lane == "" {
+		return &t.own
+	}
+	l := e.lanes[t.Lane]
+	if l == nil {
+		l = &lane{name: t.Lane}
+		e.lanes[t.Lane] = l
+	}
+	return l
 }
 
 // wait lets t rest until at, or until its deadline is near; its lane rests with it.
