@@ -28,6 +28,10 @@ type Options struct {
 	AllowNoID bool
 	// Retention must not be below the source's retry window. Default: the window and a margin, see Plan.
 	Retention time.Duration
+	// FormerScopes are the Plan.Scope that this consumer's group or queue had under other names, as in "kafka/billing". A
+	// redrive is for the group that gave the message up, and every other group of its topic acknowledges it without
+	// running it; these are this consumer's own, too.
+	FormerScopes []string
 	// DrainTimeout is what running handlers get once Run's ctx has ended; then their contexts
 	// end, too. Default: 25s.
 	DrainTimeout time.Duration
@@ -99,6 +103,7 @@ func (o *Options) complete() error {
 	if o.MessageID = slices.Clone(o.MessageID); len(o.MessageID) == 0 {
 		o.MessageID = DefaultRules()
 	}
+	o.FormerScopes, o.Middleware = slices.Clone(o.FormerScopes), slices.Clone(o.Middleware)
 	for _, m := range o.Middleware {
 		if m == nil {
 			return errors.New("consumer: Options.Middleware has a nil entry; remove it")

@@ -47,6 +47,7 @@ type engine struct {
 
 	inbox     inbox
 	gate      gate
+	quiet     limiter
 	exclusive atomic.Bool // workers start nothing more by themselves: a suspect is next, or the drain has begun
 
 	// Below: the loop's own.
@@ -174,6 +175,9 @@ func (e *engine) arrive(t *task) {
 		return
 	}
 	e.watchSession(t)
+	if e.elsewhere(t) {
+		return
+	}
 	if t.unnamed && (t.outcome.Cause != nil || !e.c.opts.AllowNoID) {
 		if t.outcome.Cause == nil {
 			t.outcome.Cause = errNoID
@@ -278,7 +282,7 @@ func (e *engine) leave(t *task, done bool) {
 	followers := t.followers
 	t.followers = nil
 	if done {
-		e.ackDuplicates(followers)
+		e.ackDuplicates("own_batch", followers...) // their twin in this process was done
 		return
 	}
 	for _, f := range followers { // the first one leads from now on

@@ -252,8 +252,8 @@ func (e *engine) giveBack(t *task) {
 	e.leave(t, false)
 }
 
-// ackDuplicates acknowledges deliveries whose twin in this process was done.
-func (e *engine) ackDuplicates(ts []*task) {
+// ackDuplicates acknowledges deliveries that must not run.
+func (e *engine) ackDuplicates(cause string, ts ...*task) {
 	for _, t := range ts {
 		t.state = ending
 	}
@@ -264,7 +264,7 @@ func (e *engine) ackDuplicates(ts []*task) {
 		e.inbox.post(func() {
 			for _, t := range ts {
 				t.settled = true
-				e.settledWith(t, "own_batch", &e.stats.Duplicates)
+				e.settledWith(t, cause, &e.stats.Duplicates)
 				e.leave(t, true)
 			}
 		})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -116,4 +117,19 @@ func (r *redrive) one(ctx context.Context, d Delivery) error {
 func connected(s Source) bool {
 	k, ok := s.(Connector)
 	return !ok || k.Connected()
+}
+
+// elsewhere acknowledges t, and reports so, if it is a redrive of what another group of its topic gave up. This
+// group had the message when it was published; its record of that may have expired, so t would run here, too.
+func (e *engine) elsewhere(t *task) bool {
+	scope := t.redriveOf()
+	if scope == "" || scope == t.Scope || slices.Contains(e.c.opts.FormerScopes, scope) {
+		return false
+	}
+	if unsaid, ok := e.quiet.allow("redrive"); ok {
+		e.log.Info("consumer: a message was redriven for another group and is not run here; if that group has now this one's name, name it in Options.FormerScopes",
+			"scope", t.Scope, "id", short(t.Message.ID), "for", short(scope), "and_more", unsaid)
+	}
+	e.ackDuplicates("redrive_elsewhere", t)
+	return true
 }

@@ -129,11 +129,15 @@ func recordOf(m *outbox.Message) kafka.Message {
 
 // Redrive sends a dead letter back to the topic it came from, under the name and the redrive
 // number that it carries, so that it is no duplicate. m is a message that a Source
-// delivered from a dead letter topic, or MessageFrom made.
+// delivered from a dead letter topic, or MessageFrom made. Every group of the topic gets it, and a Consumer of another
+// group than the one that gave it up acknowledges it without running it.
 func (p *Publisher) Redrive(ctx context.Context, m *consumer.Message) error {
 	origin := m.Headers[consumer.OriginHeader]
 	if origin == "" {
 		return fmt.Errorf("kafka: redrive %q: it has no header %s, so it is no dead letter", m.ID, consumer.OriginHeader)
+	}
+	if origin == m.Topic {
+		return fmt.Errorf("kafka: redrive %q: it is in topic %s, where it came from, so it is no dead letter", m.ID, origin)
 	}
 	raw, ok := m.Raw.(kafka.Message)
 	if !ok {
@@ -141,7 +145,7 @@ func (p *Publisher) Redrive(ctx context.Context, m *consumer.Message) error {
 	}
 	out := kafka.Message{Topic: origin, Key: raw.Key, Value: raw.Value}
 	for _, h := range raw.Headers { // as they came, repeated ones and all
-		if h.Key != consumer.CauseHeader && h.Key != consumer.OriginHeader {
+		if h.Key != consumer.CauseHeader { // the origin, with the scope, tells other groups that it is not for them
 			out.Headers = append(out.Headers, h)
 		}
 	}
