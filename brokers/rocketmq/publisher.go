@@ -179,9 +179,11 @@ func (p *Publisher) Redrive(ctx context.Context, m *consumer.Message) error {
 	if origin == "" {
 		return fmt.Errorf("rocketmq: redrive %q: it has no header %s, so it is no dead letter", m.ID, consumer.OriginHeader)
 	}
+	if origin == m.Topic {
+		return fmt.Errorf("rocketmq: redrive %q: it is in topic %s, where it came from, so it is no dead letter", m.ID, origin)
+	}
 	headers := maps.Clone(m.Headers)
-	delete(headers, consumer.CauseHeader)
-	delete(headers, consumer.OriginHeader)
+	delete(headers, consumer.CauseHeader) // the origin, with the scope, tells other groups that it is not for them
 	var out *outgoing
 	var err error
 	if raw, ok := m.Raw.(*primitive.MessageExt); ok {

@@ -239,6 +239,8 @@ func TestRedriveRunsADeadLetterAgainWhereItCameFrom(t *testing.T) {
 		require.Equal(t, v, again.Headers[name], name)
 	}
 	require.NotContains(t, again.Headers, consumer.CauseHeader)
+	require.Equal(t, w.topic, again.Headers[consumer.OriginHeader])
+	require.Equal(t, "rocketmq/"+w.group, again.Headers[consumer.ScopeHeader])
 	ack(t, again)
-	require.ErrorContains(t, p.Redrive(t.Context(), again.Message), "it has no header idemq-origin, so it is no dead letter")
+	require.ErrorContains(t, p.Redrive(t.Context(), again.Message), "where it came from, so it is no dead letter")
 }
