@@ -40,6 +40,7 @@ const (
 	CauseHeader   = "idemq-cause"   // why it was dead-lettered
 	OriginHeader  = "idemq-origin"  // the topic it came from, or exchange/routing key
 	ScopeHeader   = "idemq-scope"   // the group or queue that gave it up, the only one that a redrive is for
+	KeptHeader    = "idemq-kept"    // on one that a Redrive has copied to the end of its topic: which
 )
 
 // redriveOf returns for whose scope m was redriven; "": it was not. It was if it is in the topic it was given up in:

@@ -33,7 +33,11 @@ type Publisher struct {
 	calls  sync.WaitGroup
 }
 
-var _ outbox.Publisher = (*Publisher)(nil)
+var (
+	_ outbox.Publisher  = (*Publisher)(nil)
+	_ consumer.Redriver = (*Publisher)(nil)
+	_ consumer.Keeper   = (*Publisher)(nil)
+)
 
 // NewPublisher does no I/O.
 func NewPublisher(c Cluster, o *PublisherOptions) (*Publisher, error) {
@@ -145,18 +149,44 @@ func (p *Publisher) Redrive(ctx context.Context, m *consumer.Message) error {
 	}
 	out := kafka.Message{Topic: origin, Key: raw.Key, Value: raw.Value}
 	for _, h := range raw.Headers { // as they came, repeated ones and all
-		if h.Key != consumer.CauseHeader { // the origin, with the scope, tells other groups that it is not for them
+		if h.Key != consumer.CauseHeader && h.Key != consumer.KeptHeader { // the origin, with the scope, tells other groups that it is not for them
 			out.Headers = append(out.Headers, h)
 		}
 	}
-	var errs [1]error
-	if err := p.send(ctx, p.redriver, []kafka.Message{out}, errs[:]); err != nil {
+	if err := p.sendOne(ctx, out); err != nil {
 		return fmt.Errorf("kafka: redrive %q to %s: %w", m.ID, origin, err)
 	}
-	if errs[0] != nil {
-		return fmt.Errorf("kafka: redrive %q to %s: %w", m.ID, origin, errs[0])
+	return nil
+}
+
+// Keep publishes a dead letter once more at the end of the topic it is in, for consumer.Redrive: where it was, it would hold
+// the position. m is a message that a Source delivered, or MessageFrom made.
+func (p *Publisher) Keep(ctx context.Context, m *consumer.Message) error {
+	raw, ok := m.Raw.(kafka.Message)
+	if !ok {
+		raw = recordOf(&outbox.Message{Key: m.Key, Headers: m.Headers, Body: m.Body})
+	}
+	out := kafka.Message{Topic: m.Topic, Key: raw.Key, Value: raw.Value}
+	for _, h := range raw.Headers {
+		if h.Key != consumer.KeptHeader {
+			out.Headers = append(out.Headers, h)
+		}
+	}
+	if run, ok := m.Headers[consumer.KeptHeader]; ok {
+		out.Headers = append(out.Headers, kafka.Header{Key: consumer.KeptHeader, Value: []byte(run)})
+	}
+	if err := p.sendOne(ctx, out); err != nil {
+		return fmt.Errorf("kafka: keep dead letter %q in %s: %w", m.ID, m.Topic, err)
 	}
 	return nil
+}
+
+func (p *Publisher) sendOne(ctx context.Context, m kafka.Message) error {
+	var errs [1]error
+	if err := p.send(ctx, p.redriver, []kafka.Message{m}, errs[:]); err != nil {
+		return err
+	}
+	return errs[0]
 }
 
 // Close waits for the calls under way, at most PublisherOptions.Timeout, and ends the publisher's connections.
