@@ -89,6 +89,8 @@ func (o *Options) complete() error {
 	switch {
 	case o.Retention < 0:
 		return fmt.Errorf("consumer: Options.Retention %v is negative; leave it unset to follow the retry window", o.Retention)
+	case o.Retention > 2*longestWindow:
+		return fmt.Errorf("consumer: Options.Retention %v is above 100 years, more than a store can count; leave it unset to follow the retry window", o.Retention)
 	case o.DrainTimeout < 0:
 		return fmt.Errorf("consumer: Options.DrainTimeout %v is negative; leave it unset for 25s", o.DrainTimeout)
 	}
@@ -122,6 +124,9 @@ func (c *Consumer) replan() error {
 		return errors.New("consumer: the source's Plan has no Scope: messages of different groups would share records")
 	}
 	lease := c.guard.Options().Lease
+	if err := p.fitsRecord(lease); err != nil {
+		return err
+	}
 	crashes := time.Duration(p.MaxCrashes+1) * (lease + p.HandlerTimeout)
 	p.Window += crashes
 	p.Why = fmt.Sprintf("%s + %d crashes x (lease %v + HandlerTimeout %v)", p.Why, p.MaxCrashes+1, lease, p.HandlerTimeout)
@@ -145,6 +150,26 @@ func (c *Consumer) replan() error {
 	c.mu.Unlock()
 	return nil
 }
+
+// fitsRecord refuses a window that no record could be kept for, before crashes are added to it.
+func (p *Plan) fitsRecord(lease time.Duration) error {
+	if err := p.check(); err != nil { // of a source that does without Complete
+		return err
+	}
+	switch {
+	case p.Window < 0 || p.Window > longestWindow:
+		return fmt.Errorf("consumer: the retry window %v of %s (%s) is negative or above 50 years: no record could be kept for so long; lower what makes it long", p.Window, p.Scope, p.Why)
+	case lease > year:
+		return fmt.Errorf("consumer: the Guard's Lease %v is above a year: nobody would ever take over what a crash left behind; lower dedup.Options.Lease", lease)
+	case time.Duration(p.MaxCrashes+1) > longestTries/(lease+p.HandlerTimeout):
+		return fmt.Errorf("consumer: Policy.MaxCrashes %d with HandlerTimeout %v and the Guard's Lease %v could try one message for more than 10 years, and its record would be kept for so long; lower one of them",
+			p.MaxCrashes, p.HandlerTimeout, lease)
+	}
+	return nil
+}
+
+// longestWindow has room for its terms, the longest of which is 10 years, and keeps what is added to it from overflowing.
+const longestWindow = 50 * year
 
 // fitsLimit refuses a policy that the broker's limit leaves no time for.
 func (p *Plan) fitsLimit() error {
