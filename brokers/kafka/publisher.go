@@ -51,6 +51,7 @@ func NewPublisher(c Cluster, o *PublisherOptions) (*Publisher, error) {
 	if timeout < 0 {
 		return nil, fmt.Errorf("kafka: PublisherOptions.Timeout %v is negative; leave it zero for %v", timeout, defaultPublishTimeout)
 	}
+	c.Brokers = slices.Clone(c.Brokers)
 	ctx, cancel := context.WithCancel(context.Background()) // ends with Close
 	pool := c.transport(ctx, publisherTTL, nil, nil)
 	client := &kafka.Client{Addr: c.addr(), Transport: pool}

@@ -3,6 +3,7 @@ package rabbitmq
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -38,6 +39,7 @@ func NewPublisher(c Cluster, o *PublisherOptions) (*Publisher, error) {
 	if timeout < 0 {
 		return nil, fmt.Errorf("rabbitmq: PublisherOptions.Timeout %v is negative; leave it zero for %v", timeout, defaultPublishTimeout)
 	}
+	c.URLs = slices.Clone(c.URLs)
 	return &Publisher{producer: newProducer(c, "idemq publish"), vhost: c.vhost(), timeout: timeout}, nil
 }
 
