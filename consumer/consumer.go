@@ -128,6 +128,7 @@ func (c *Consumer) replan() error {
 		return err
 	}
 	crashes := time.Duration(p.MaxCrashes+1) * (lease + p.HandlerTimeout)
+	p.addRetryAfter()
 	p.Window += crashes
 	p.Why = fmt.Sprintf("%s + %d crashes x (lease %v + HandlerTimeout %v)", p.Why, p.MaxCrashes+1, lease, p.HandlerTimeout)
 	enough := (p.Window + p.Window/32 + time.Minute).Truncate(time.Minute)
@@ -168,6 +169,16 @@ func (p *Plan) fitsRecord(lease time.Duration) error {
 	return nil
 }
 
+// addRetryAfter makes room for handlers that ask for the longest delay each time, where it is waited for in memory. Up to
+// a minute the margin has.
+func (p *Plan) addRetryAfter() {
+	longest := p.longestBackoff()
+	if more := time.Duration(p.MaxAttempts-1)*longest - p.Waits(); p.Hold < 0 && more > time.Minute {
+		p.Window += more
+		p.Why = fmt.Sprintf("%s + RetryAfter of %v instead of shorter backoff = %v (declared)", p.Why, longest, more)
+	}
+}
+
 // longestWindow has room for its terms, the longest of which is 10 years, and keeps what is added to it from overflowing.
 const longestWindow = 50 * year
 
@@ -184,7 +195,7 @@ func (p *Plan) fitsLimit() error {
 		return fmt.Errorf("consumer: HandlerTimeout %v is less than %v below the handler limit %v of %s: no message could be claimed, run and settled in time; lower Policy.HandlerTimeout or raise the source's limit",
 			p.HandlerTimeout, headroom, p.HandlerLimit, p.Scope)
 	}
-	if longest := slices.Max(p.Backoff); p.Hold < 0 && longest > p.HandlerLimit-headroom-p.HandlerTimeout {
+	if longest := p.longestBackoff(); p.Hold < 0 && longest > p.HandlerLimit-headroom-p.HandlerTimeout {
 		return fmt.Errorf("consumer: Backoff %v and HandlerTimeout %v do not fit into the handler limit %v of %s, which keeps its messages in memory between attempts: the broker would take them back; lower Policy.Backoff or raise the source's limit",
 			longest, p.HandlerTimeout, p.HandlerLimit, p.Scope)
 	}

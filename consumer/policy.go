@@ -12,7 +12,7 @@ import (
 type Policy struct {
 	MaxAttempts    int             // failed attempts before dead-lettering. Default: Kafka 5, RabbitMQ 6, RocketMQ 16.
 	MaxCrashes     int             // crashes before dead-lettering, the first one, in company, not counted. Default: 3.
-	Backoff        []time.Duration // before attempt 2, 3, …; the last repeats. Default: by source.
+	Backoff        []time.Duration // before attempt 2, 3, …; the last repeats. The longest is what RetryAfter may ask of Kafka. Default: by source.
 	HandlerTimeout time.Duration   // of one attempt. Default: 1m.
 	Concurrency    int             // handlers at once. Default: 16.
 }
@@ -79,9 +79,9 @@ func (p *Policy) check() error {
 			return fmt.Errorf("consumer: Policy.Backoff has the delay %v, above a year; shorten it", b)
 		}
 	}
-	if one := p.HandlerTimeout + slices.Max(p.Backoff); one > 0 && time.Duration(p.MaxAttempts) > longestTries/one {
+	if one := p.HandlerTimeout + p.longestBackoff(); one > 0 && time.Duration(p.MaxAttempts) > longestTries/one {
 		return fmt.Errorf("consumer: Policy.MaxAttempts %d with HandlerTimeout %v and a Backoff of up to %v could try one message for more than 10 years, and its record would be kept for so long; lower one of them",
-			p.MaxAttempts, p.HandlerTimeout, slices.Max(p.Backoff))
+			p.MaxAttempts, p.HandlerTimeout, p.longestBackoff())
 	}
 	return nil
 }
@@ -90,6 +90,8 @@ func (p *Policy) check() error {
 func (p *Policy) backoff(attempt int) time.Duration {
 	return p.Backoff[min(attempt, len(p.Backoff))-1]
 }
+
+func (p *Policy) longestBackoff() time.Duration { return slices.Max(p.Backoff) }
 
 // Waits is the sum of all delays between the attempts at one message. For sources, whose retry
 // window it is part of.
