@@ -22,7 +22,7 @@ const (
 )
 
 // longest is for how long a handler may run: after that it is a zombie, and others may have its message.
-func (e *engine) longest() time.Duration { return e.policy.HandlerTimeout + zombieGrace + zombieLook }
+func (e *engine) longest() time.Duration { return e.policy.Room() }
 
 // zombieLook is how often the loop looks for handlers that do not end.
 func (e *engine) zombieLook() time.Duration {

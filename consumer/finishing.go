@@ -169,7 +169,7 @@ func (e *engine) park(t *task) {
 // the broker takes.
 func (e *engine) retryLater(t *task, d time.Duration, cause error) {
 	if e.plan.Hold < 0 { // this one cannot postpone
-		e.giveBack(t)
+		e.handIn(t)
 		return
 	}
 	t.state = ending
@@ -184,6 +184,35 @@ func (e *engine) retryLater(t *task, d time.Duration, cause error) {
 			t.settled = true
 			e.settledWith(t, "retry", &e.stats.Retried)
 			e.leave(t, false)
+		})
+	})
+}
+
+// handIn gives t back whose deadline is near, where the order is kept: the source then ends the session. Until that is over
+// t keeps its place; what comes after it in its lane would run before it, in this session or as the first of the next.
+func (e *engine) handIn(t *task) {
+	if t.settled { // the deadline is past, and the session still there
+		e.giveBack(t)
+		return
+	}
+	if e.turn == t {
+		e.nextTurn()
+	}
+	e.ownLane(t)
+	t.state, t.pause = ending, 0
+	e.calls.Go(func() {
+		err := t.GiveBack(e.ctx)
+		e.inbox.post(func() {
+			t.settled, t.answer = true, err
+			if e.draining || t.isLost() {
+				e.giveBack(t)
+				return
+			}
+			t.state = waiting
+			e.timers.set(t, t.Deadline)
+			if t.lane.head() == t {
+				e.hold(t.lane)
+			}
 		})
 	})
 }

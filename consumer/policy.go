@@ -91,6 +91,10 @@ func (p *Policy) backoff(attempt int) time.Duration {
 	return p.Backoff[min(attempt, len(p.Backoff))-1]
 }
 
+// Room is what must be left until a delivery's deadline for its handler to start: it may run for so long before it is a zombie.
+// For sources, which otherwise deliver once more what the consumer can only give back.
+func (p Policy) Room() time.Duration { return p.HandlerTimeout + zombieGrace + zombieLook }
+
 func (p *Policy) longestBackoff() time.Duration { return slices.Max(p.Backoff) }
 
 // Waits is the sum of all delays between the attempts at one message. For sources, whose retry

@@ -73,7 +73,7 @@ func (s *Source) Plan(p consumer.Policy) (consumer.Plan, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.started { // from the first Receive on they stand
-		s.delays, s.prefetch, s.handler = s.opt.ladder(p), s.opt.prefetch(p), p.HandlerTimeout
+		s.delays, s.prefetch, s.room = s.opt.ladder(p), s.opt.prefetch(p), p.Room()
 	}
 	return plan, nil
 }
