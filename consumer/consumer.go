@@ -24,7 +24,9 @@ type Options struct {
 	// MessageID names a message: the first rule with an answer wins. A message without a
 	// name is dead-lettered. Default: HeaderID("message-id"), HeaderID("idempotency-key"), CloudEventsID, BrokerID.
 	MessageID []IDRule
-	// AllowNoID runs messages without a name unprotected, counted, instead.
+	// AllowNoID runs messages without a name unprotected, counted, instead. Their attempts are counted in memory and so take
+	// place within one delivery: where the broker has a limit for that (Plan.HandlerLimit), delays are shortened to fit, and a
+	// message that has failed and has no time left for another attempt is dead-lettered.
 	AllowNoID bool
 	// Retention must not be below the source's retry window. Default: the window and a margin, see Plan.
 	Retention time.Duration

@@ -227,6 +227,7 @@ func (e *engine) wakeUp(now time.Time) {
 			e.outs = append(e.outs, t)
 		case t.isLost():
 			e.giveBack(t)
+		case e.outOfTime(t, now):
 		case t.overdue(now, e.longest()):
 			e.retryLater(t, overdueDelay, dedup.ErrInProgress)
 		case t.unnamed:

@@ -232,6 +232,7 @@ func (e *engine) failed(t *task) {
 		if errors.As(t.result, &after) {
 			t.delay = e.afterAt(t, after.after)
 		}
+		t.delay = e.namelessDelay(t, t.delay, time.Now())
 		e.log.Warn("consumer: handler failed, will try again", "scope", t.Scope, "id", short(t.Message.ID), "attempt", attempt, "of", e.policy.MaxAttempts, "in", t.delay, "err", t.result)
 		e.finish(t, dedup.Retryable, thenRetry, t.result)
 	}
@@ -254,6 +255,7 @@ func (e *engine) afterAt(t *task, d time.Duration) time.Duration {
 // notStarted sends back a task that could not be begun.
 func (e *engine) notStarted(t *task) {
 	switch {
+	case !t.isLost() && !e.draining && e.outOfTime(t, time.Now()):
 	case t.unnamed || t.isLost() || e.draining:
 		e.release(t, thenGiveBack)
 	case t.overdue(time.Now(), e.longest()):
