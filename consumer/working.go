@@ -201,6 +201,9 @@ func (e *engine) ran(t *task) {
 	if e.c.guard.Options().Observe != nil && t.started {
 		e.c.guard.Emit(dedup.Event{Name: "handle", Scope: t.Scope, Cause: handleCause(t), N: 1, Took: t.took, Err: t.result})
 	}
+	if t.claim != nil && !t.claim.Undecided() {
+		t.cutOff = 0 // not in a row any more
+	}
 	switch {
 	case !t.started:
 		e.notStarted(t)
