@@ -84,7 +84,9 @@ func (e *engine) conclude(t *task) {
 	if !t.settled && t.answer != nil {
 		switch {
 		case !errors.Is(t.answer, dedup.ErrSuperseded): // this record's own fault
-			e.log.Error("consumer: outcome cannot be written, will try again", "scope", t.Scope, "id", short(t.work.ID), "outcome", t.outcome.State, "err", t.answer)
+			if unsaid, ok := e.quiet.allow("outcome"); ok {
+				e.log.Error("consumer: outcome cannot be written, will try again", "scope", t.Scope, "id", short(t.work.ID), "outcome", t.outcome.State, "err", t.answer, "and_more", unsaid)
+			}
 			if e.turn == t { // it has run; the others must not wait for a record that may stay unusable for ever
 				e.nextTurn()
 			}
@@ -253,7 +255,9 @@ func (e *engine) persist(t *task, what string, do func() error) error {
 		if t.overdue(time.Now(), pause) || e.ctx.Err() != nil {
 			return err
 		}
-		e.log.Warn("consumer: broker did not take a "+what+", will try again", "scope", t.Scope, "id", short(t.Message.ID), "in", pause, "err", err)
+		if unsaid, ok := e.quiet.allow(what); ok {
+			e.log.Warn("consumer: broker did not take a "+what+", will try again", "scope", t.Scope, "id", short(t.Message.ID), "in", pause, "err", err, "and_more", unsaid)
+		}
 		select {
 		case <-time.After(pause):
 		case <-t.Lost:
