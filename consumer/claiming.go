@@ -18,7 +18,9 @@ func (e *engine) answered(t *task, now time.Time) {
 		e.endHold(t)
 	}
 	if c.Err != nil {
-		e.log.Error("consumer: record cannot be used; the message waits", "scope", t.Scope, "id", short(t.work.ID), "err", c.Err)
+		if unsaid, ok := e.quiet.allow("record"); ok {
+			e.log.Error("consumer: record cannot be used; the message waits", "scope", t.Scope, "id", short(t.work.ID), "err", c.Err, "and_more", unsaid)
+		}
 		e.askLater(t, now, time.Second)
 		return
 	}

@@ -24,10 +24,16 @@ type Options struct {
 	// MessageID names a message: the first rule with an answer wins. A message without a
 	// name is dead-lettered. Default: HeaderID("message-id"), HeaderID("idempotency-key"), CloudEventsID, BrokerID.
 	MessageID []IDRule
-	// AllowNoID runs messages without a name unprotected, counted, instead.
+	// AllowNoID runs messages without a name unprotected, counted, instead. Their attempts are counted in memory and so take
+	// place within one delivery: where the broker has a limit for that (Plan.HandlerLimit), delays are shortened to fit, and a
+	// message that has failed and has no time left for another attempt is dead-lettered.
 	AllowNoID bool
 	// Retention must not be below the source's retry window. Default: the window and a margin, see Plan.
 	Retention time.Duration
+	// FormerScopes are the Plan.Scope that this consumer's group or queue had under other names, as in "kafka/billing". A
+	// redrive is for the group that gave the message up, and every other group of its topic acknowledges it without
+	// running it; these are this consumer's own, too.
+	FormerScopes []string
 	// DrainTimeout is what running handlers get once Run's ctx has ended; then their contexts
 	// end, too. Default: 25s.
 	DrainTimeout time.Duration
@@ -85,6 +91,8 @@ func (o *Options) complete() error {
 	switch {
 	case o.Retention < 0:
 		return fmt.Errorf("consumer: Options.Retention %v is negative; leave it unset to follow the retry window", o.Retention)
+	case o.Retention > 2*longestWindow:
+		return fmt.Errorf("consumer: Options.Retention %v is above 100 years, more than a store can count; leave it unset to follow the retry window", o.Retention)
 	case o.DrainTimeout < 0:
 		return fmt.Errorf("consumer: Options.DrainTimeout %v is negative; leave it unset for 25s", o.DrainTimeout)
 	}
@@ -99,6 +107,7 @@ func (o *Options) complete() error {
 	if o.MessageID = slices.Clone(o.MessageID); len(o.MessageID) == 0 {
 		o.MessageID = DefaultRules()
 	}
+	o.FormerScopes, o.Middleware = slices.Clone(o.FormerScopes), slices.Clone(o.Middleware)
 	for _, m := range o.Middleware {
 		if m == nil {
 			return errors.New("consumer: Options.Middleware has a nil entry; remove it")
@@ -117,7 +126,11 @@ func (c *Consumer) replan() error {
 		return errors.New("consumer: the source's Plan has no Scope: messages of different groups would share records")
 	}
 	lease := c.guard.Options().Lease
+	if err := p.fitsRecord(lease); err != nil {
+		return err
+	}
 	crashes := time.Duration(p.MaxCrashes+1) * (lease + p.HandlerTimeout)
+	p.addRetryAfter()
 	p.Window += crashes
 	p.Why = fmt.Sprintf("%s + %d crashes x (lease %v + HandlerTimeout %v)", p.Why, p.MaxCrashes+1, lease, p.HandlerTimeout)
 	enough := (p.Window + p.Window/32 + time.Minute).Truncate(time.Minute)
@@ -141,6 +154,36 @@ func (c *Consumer) replan() error {
 	return nil
 }
 
+// fitsRecord refuses a window that no record could be kept for, before crashes are added to it.
+func (p *Plan) fitsRecord(lease time.Duration) error {
+	if err := p.check(); err != nil { // of a source that does without Complete
+		return err
+	}
+	switch {
+	case p.Window < 0 || p.Window > longestWindow:
+		return fmt.Errorf("consumer: the retry window %v of %s (%s) is negative or above 50 years: no record could be kept for so long; lower what makes it long", p.Window, p.Scope, p.Why)
+	case lease > year:
+		return fmt.Errorf("consumer: the Guard's Lease %v is above a year: nobody would ever take over what a crash left behind; lower dedup.Options.Lease", lease)
+	case time.Duration(p.MaxCrashes+1) > longestTries/(lease+p.HandlerTimeout):
+		return fmt.Errorf("consumer: Policy.MaxCrashes %d with HandlerTimeout %v and the Guard's Lease %v could try one message for more than 10 years, and its record would be kept for so long; lower one of them",
+			p.MaxCrashes, p.HandlerTimeout, lease)
+	}
+	return nil
+}
+
+// addRetryAfter makes room for handlers that ask for the longest delay each time, where it is waited for in memory. Up to
+// a minute the margin has.
+func (p *Plan) addRetryAfter() {
+	longest := p.longestBackoff()
+	if more := time.Duration(p.MaxAttempts-1)*longest - p.Waits(); p.Hold < 0 && more > time.Minute {
+		p.Window += more
+		p.Why = fmt.Sprintf("%s + RetryAfter of %v instead of shorter backoff = %v (declared)", p.Why, longest, more)
+	}
+}
+
+// longestWindow has room for its terms, the longest of which is 10 years, and keeps what is added to it from overflowing.
+const longestWindow = 50 * year
+
 // fitsLimit refuses a policy that the broker's limit leaves no time for.
 func (p *Plan) fitsLimit() error {
 	if p.HandlerLimit <= 0 {
@@ -154,7 +197,7 @@ func (p *Plan) fitsLimit() error {
 		return fmt.Errorf("consumer: HandlerTimeout %v is less than %v below the handler limit %v of %s: no message could be claimed, run and settled in time; lower Policy.HandlerTimeout or raise the source's limit",
 			p.HandlerTimeout, headroom, p.HandlerLimit, p.Scope)
 	}
-	if longest := slices.Max(p.Backoff); p.Hold < 0 && longest > p.HandlerLimit-headroom-p.HandlerTimeout {
+	if longest := p.longestBackoff(); p.Hold < 0 && longest > p.HandlerLimit-headroom-p.HandlerTimeout {
 		return fmt.Errorf("consumer: Backoff %v and HandlerTimeout %v do not fit into the handler limit %v of %s, which keeps its messages in memory between attempts: the broker would take them back; lower Policy.Backoff or raise the source's limit",
 			longest, p.HandlerTimeout, p.HandlerLimit, p.Scope)
 	}

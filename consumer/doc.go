@@ -18,6 +18,7 @@
 //	failed for good        acknowledge: its dead letter was confirmed before
 //	condemned              send the dead letter, write Failed, acknowledge
 //	mismatch               another content under this ID: dead-lettered under ID and content; run if redriven
+//	(not asked)            a redrive of what another group of the topic gave up: acknowledge
 //	store down             nothing runs and nothing is acknowledged; after 10s receiving pauses
 //
 // # What a handler's word leads to

@@ -22,7 +22,7 @@ const (
 )
 
 // longest is for how long a handler may run: after that it is a zombie, and others may have its message.
-func (e *engine) longest() time.Duration { return e.policy.HandlerTimeout + zombieGrace + zombieLook }
+func (e *engine) longest() time.Duration { return e.policy.Room() }
 
 // zombieLook is how often the loop looks for handlers that do not end.
 func (e *engine) zombieLook() time.Duration {
@@ -47,6 +47,7 @@ type engine struct {
 
 	inbox     inbox
 	gate      gate
+	quiet     limiter
 	exclusive atomic.Bool // workers start nothing more by themselves: a suspect is next, or the drain has begun
 
 	// Below: the loop's own.
@@ -174,6 +175,9 @@ func (e *engine) arrive(t *task) {
 		return
 	}
 	e.watchSession(t)
+	if e.elsewhere(t) {
+		return
+	}
 	if t.unnamed && (t.outcome.Cause != nil || !e.c.opts.AllowNoID) {
 		if t.outcome.Cause == nil {
 			t.outcome.Cause = errNoID
@@ -181,16 +185,22 @@ func (e *engine) arrive(t *task) {
 		e.bury(t)
 		return
 	}
-	l := &t.own
-	if t.Lane != "" {
-		if l = e.lanes[t.Lane]; l == nil {
-			l = &lane{name: t.Lane}
-			e.lanes[t.Lane] = l
-		}
-	}
 	if !e.follow(t) || !t.leader.passed {
-		e.enter(t, l)
+		e.enter(t, e.laneOf(t))
 	}
+}
+
+// laneOf is the lane that t is to enter: who made it and did not would leave it behind for good.
+func (e *engine) laneOf(t *task) *lane {
+	if t.Lane == "" {
+		return &t.own
+	}
+	l := e.lanes[t.Lane]
+	if l == nil {
+		l = &lane{name: t.Lane}
+		e.lanes[t.Lane] = l
+	}
+	return l
 }
 
 // wait lets t rest until at, or until its deadline is near; its lane rests with it.
@@ -217,6 +227,7 @@ func (e *engine) wakeUp(now time.Time) {
 			e.outs = append(e.outs, t)
 		case t.isLost():
 			e.giveBack(t)
+		case e.outOfTime(t, now):
 		case t.overdue(now, e.longest()):
 			e.retryLater(t, overdueDelay, dedup.ErrInProgress)
 		case t.unnamed:
@@ -272,7 +283,7 @@ func (e *engine) leave(t *task, done bool) {
 	followers := t.followers
 	t.followers = nil
 	if done {
-		e.ackDuplicates(followers)
+		e.ackDuplicates("own_batch", followers...) // their twin in this process was done
 		return
 	}
 	for _, f := range followers { // the first one leads from now on

@@ -30,8 +30,9 @@ type retryAfterError struct {
 
 func (e retryAfterError) Unwrap() error { return e.error }
 
-// RetryAfter asks for the next attempt after d, or the broker's next longer delay. It counts as
-// an attempt. nil stays nil.
+// RetryAfter asks for the next attempt after d, or the broker's next longer delay. A delay beyond the broker's longest is
+// cut to that, and so is one beyond the longest of Policy.Backoff where messages wait in memory (Kafka, RabbitMQ's
+// SourceOptions.Exclusive). It counts as an attempt. nil stays nil.
 func RetryAfter(d time.Duration, err error) error {
 	if err == nil {
 		return nil

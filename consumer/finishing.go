@@ -84,7 +84,12 @@ func (e *engine) conclude(t *task) {
 	if !t.settled && t.answer != nil {
 		switch {
 		case !errors.Is(t.answer, dedup.ErrSuperseded): // this record's own fault
-			e.log.Error("consumer: outcome cannot be written, will try again", "scope", t.Scope, "id", short(t.work.ID), "outcome", t.outcome.State, "err", t.answer)
+			if unsaid, ok := e.quiet.allow("outcome"); ok {
+				e.log.Error("consumer: outcome cannot be written, will try again", "scope", t.Scope, "id", short(t.work.ID), "outcome", t.outcome.State, "err", t.answer, "and_more", unsaid)
+			}
+			if e.turn == t { // it has run; the others must not wait for a record that may stay unusable for ever
+				e.nextTurn()
+			}
 			e.timers.set(t, time.Now().Add(time.Second))
 			e.standAside(t)
 			return
@@ -166,7 +171,7 @@ func (e *engine) park(t *task) {
 // the broker takes.
 func (e *engine) retryLater(t *task, d time.Duration, cause error) {
 	if e.plan.Hold < 0 { // this one cannot postpone
-		e.giveBack(t)
+		e.handIn(t)
 		return
 	}
 	t.state = ending
@@ -181,6 +186,35 @@ func (e *engine) retryLater(t *task, d time.Duration, cause error) {
 			t.settled = true
 			e.settledWith(t, "retry", &e.stats.Retried)
 			e.leave(t, false)
+		})
+	})
+}
+
+// handIn gives t back whose deadline is near, where the order is kept: the source then ends the session. Until that is over
+// t keeps its place; what comes after it in its lane would run before it, in this session or as the first of the next.
+func (e *engine) handIn(t *task) {
+	if t.settled { // the deadline is past, and the session still there
+		e.giveBack(t)
+		return
+	}
+	if e.turn == t {
+		e.nextTurn()
+	}
+	e.ownLane(t)
+	t.state, t.pause = ending, 0
+	e.calls.Go(func() {
+		err := t.GiveBack(e.ctx)
+		e.inbox.post(func() {
+			t.settled, t.answer = true, err
+			if e.draining || t.isLost() {
+				e.giveBack(t)
+				return
+			}
+			t.state = waiting
+			e.timers.set(t, t.Deadline)
+			if t.lane.head() == t {
+				e.hold(t.lane)
+			}
 		})
 	})
 }
@@ -221,7 +255,9 @@ func (e *engine) persist(t *task, what string, do func() error) error {
 		if t.overdue(time.Now(), pause) || e.ctx.Err() != nil {
 			return err
 		}
-		e.log.Warn("consumer: broker did not take a "+what+", will try again", "scope", t.Scope, "id", short(t.Message.ID), "in", pause, "err", err)
+		if unsaid, ok := e.quiet.allow(what); ok {
+			e.log.Warn("consumer: broker did not take a "+what+", will try again", "scope", t.Scope, "id", short(t.Message.ID), "in", pause, "err", err, "and_more", unsaid)
+		}
 		select {
 		case <-time.After(pause):
 		case <-t.Lost:
@@ -249,8 +285,8 @@ func (e *engine) giveBack(t *task) {
 	e.leave(t, false)
 }
 
-// ackDuplicates acknowledges deliveries whose twin in this process was done.
-func (e *engine) ackDuplicates(ts []*task) {
+// ackDuplicates acknowledges deliveries that must not run.
+func (e *engine) ackDuplicates(cause string, ts ...*task) {
 	for _, t := range ts {
 		t.state = ending
 	}
@@ -261,7 +297,7 @@ func (e *engine) ackDuplicates(ts []*task) {
 		e.inbox.post(func() {
 			for _, t := range ts {
 				t.settled = true
-				e.settledWith(t, "own_batch", &e.stats.Duplicates)
+				e.settledWith(t, cause, &e.stats.Duplicates)
 				e.leave(t, true)
 			}
 		})

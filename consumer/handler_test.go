@@ -57,7 +57,7 @@ func TestRetryAfterSaysWhen(t *testing.T) {
 				return nil
 			}
 			b.Publish(message("m1", ""))
-			require.EqualValues(t, 1, b.Drain(t, newConsumer(t, b, newGuard(t, memstore.New()), r.handle, nil)).Done)
+			require.EqualValues(t, 1, b.Drain(t, newConsumer(t, b, newGuard(t, memstore.New()), r.handle, patient)).Done)
 			require.InDelta(t, 1, time.Since(begun).Hours(), 0.01)
 		}
 	})

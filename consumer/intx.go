@@ -60,6 +60,7 @@ func inTx(h Handler) Handler {
 func (e *engine) undecided(t *task) {
 	err := t.result
 	if !errors.Is(err, dedup.ErrUnavailable) {
+		t.cutOff = 0
 		e.askAgain(t)
 		return
 	}

@@ -66,7 +66,7 @@ func TestNothingBehindAWaitingHeadIsHeld(t *testing.T) {
 			c := newConsumer(t, s, g, func(_ context.Context, m *consumer.Message) error {
 				time.Sleep(10 * time.Millisecond) // all are claimed before the head waits
 				return head
-			}, nil)
+			}, patient)
 			stop := start(t, c)
 			time.Sleep(time.Minute)
 			require.EqualValues(t, 40, c.Stats().Waiting, name)
@@ -101,7 +101,7 @@ func TestOtherLanesGoOnWhileOneWaits(t *testing.T) {
 				return consumer.RetryAfter(time.Hour, errBoom)
 			}
 			return nil
-		}, nil)
+		}, patient)
 		stop := start(t, c)
 		time.Sleep(time.Second)
 		require.EqualValues(t, 1000, c.Stats().Done)

@@ -39,8 +39,18 @@ const (
 	RedriveHeader = "idemq-redrive" // the number under which a redrive runs
 	CauseHeader   = "idemq-cause"   // why it was dead-lettered
 	OriginHeader  = "idemq-origin"  // the topic it came from, or exchange/routing key
-	ScopeHeader   = "idemq-scope"   // the group or queue that gave it up
+	ScopeHeader   = "idemq-scope"   // the group or queue that gave it up, the only one that a redrive is for
+	KeptHeader    = "idemq-kept"    // on one that a Redrive has copied to the end of its topic: which
 )
+
+// redriveOf returns for whose scope m was redriven; "": it was not. It was if it is in the topic it was given up in:
+// a dead letter stands in another, and headers that a handler passed on to a topic of its own name another as well.
+func (m *Message) redriveOf() string {
+	if origin := m.Headers[OriginHeader]; origin == "" || origin != m.Topic || m.Headers[RedriveHeader] == "" {
+		return ""
+	}
+	return m.Headers[ScopeHeader]
+}
 
 // OutgoingHeaders are h without the headers of dead letters and redrives ("idemq-…"), for Publishers: those
 // belong to the message that came, and a handler may pass its headers on to what it sends. It is h itself where

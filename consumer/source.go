@@ -74,6 +74,8 @@ type Settler interface {
 	// broker has confirmed it. The delivery is still to be acknowledged. It may be called again
 	// after an error. [Message.DeadLetterHeaders] are the copy's headers.
 	DeadLetter(ctx context.Context, redrive int, cause error) error
-	// GiveBack returns an untouched message, for others, at once, uncounted where the broker can.
+	// GiveBack returns an untouched message, for others, at once, uncounted where the broker can. Where
+	// Plan.Hold is negative and the deadline is no farther than Policy.Room, it ends the session, from which all
+	// that is unsettled comes again in its order.
 	GiveBack(ctx context.Context) error
 }

@@ -97,7 +97,7 @@ func (t *task) isLost() bool {
 
 // overdue reports that what is begun now and takes d could outlast t's deadline.
 func (t *task) overdue(now time.Time, d time.Duration) bool {
-	return !t.Deadline.IsZero() && now.Add(d).After(t.Deadline)
+	return !t.Deadline.IsZero() && !now.Add(d).Before(t.Deadline) // wait ends at this moment: what was not overdue then would only wait again
 }
 
 // lane is a sequence of deliveries that are handled one after the other.

@@ -201,6 +201,9 @@ func (e *engine) ran(t *task) {
 	if e.c.guard.Options().Observe != nil && t.started {
 		e.c.guard.Emit(dedup.Event{Name: "handle", Scope: t.Scope, Cause: handleCause(t), N: 1, Took: t.took, Err: t.result})
 	}
+	if t.claim != nil && !t.claim.Undecided() {
+		t.cutOff = 0 // not in a row any more
+	}
 	switch {
 	case !t.started:
 		e.notStarted(t)
@@ -230,16 +233,32 @@ func (e *engine) failed(t *task) {
 	default:
 		t.delay = e.policy.backoff(attempt)
 		if errors.As(t.result, &after) {
-			t.delay = after.after
+			t.delay = e.afterAt(t, after.after)
 		}
+		t.delay = e.namelessDelay(t, t.delay, time.Now())
 		e.log.Warn("consumer: handler failed, will try again", "scope", t.Scope, "id", short(t.Message.ID), "attempt", attempt, "of", e.policy.MaxAttempts, "in", t.delay, "err", t.result)
 		e.finish(t, dedup.Retryable, thenRetry, t.result)
 	}
 }
 
+// afterAt is the delay that a handler gets which asked for d. Where messages wait in memory they hold the position, and what
+// is done behind them comes again when the process ends: the window that it is remembered for has room for this much.
+func (e *engine) afterAt(t *task, d time.Duration) time.Duration {
+	longest := e.policy.longestBackoff()
+	if e.plan.Hold >= 0 || d <= longest {
+		return d
+	}
+	if unsaid, ok := e.quiet.allow("after"); ok {
+		e.log.Warn("consumer: RetryAfter asks for more than the longest of Policy.Backoff, which it gets: messages of this source wait in memory and hold its position; a longer delay in Policy.Backoff allows more",
+			"scope", t.Scope, "id", short(t.Message.ID), "asked", d, "got", longest, "and_more", unsaid)
+	}
+	return longest
+}
+
 // notStarted sends back a task that could not be begun.
 func (e *engine) notStarted(t *task) {
 	switch {
+	case !t.isLost() && !e.draining && e.outOfTime(t, time.Now()):
 	case t.unnamed || t.isLost() || e.draining:
 		e.release(t, thenGiveBack)
 	case t.overdue(time.Now(), e.longest()):

@@ -43,7 +43,9 @@
 //   - Broker gone: fetching and committing are repeated, with a backoff of at most 2 s, until it is back.
 //   - Position below the start of the log (retention has overtaken the group): an error is logged that says
 //     how many offsets are lost, and reading goes on at the start.
-//   - Position beyond the end (the topic was made anew): an error is logged, and reading begins at the start.
+//   - Position beyond the end (the topic was made anew, or an unclean leader election cut its tail): an error is logged, and reading
+//     begins at the start, since what was written in the place of the lost tail could not be told from what was read. What is
+//     older than the retention of dedup records then runs again: stop the consumer, and reset the position by hand where you know better.
 //   - Dead letter larger than its topic takes (max.message.bytes; a copy has five headers more, one of which is
 //     the ID): it is sent compressed, then without its cause. If that, too, is refused, an error is logged that
 //     names topic, size and setting, and the message is kept and tried again each few seconds; it holds its partition's

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"slices"
 	"strings"
@@ -100,6 +101,9 @@ const (
 	maxWait         = 500 * time.Millisecond
 	deadSuffix      = ".dlt"
 	minSession      = 100 * time.Millisecond
+	maxInFlight     = 1 << 20
+	maxOutage       = 10 * 365 * 24 * time.Hour
+	maxSession      = math.MaxInt32 * time.Millisecond // the protocol's
 )
 
 // fill returns a copy of o with its defaults.
@@ -124,6 +128,14 @@ func (o *SourceOptions) check(group string, topics []string) error {
 		return errors.New("kafka: there is no topic to consume; name at least one")
 	case o.MaxInFlight < 1:
 		return fmt.Errorf("kafka: SourceOptions.MaxInFlight %d is below 1: nothing would ever be delivered; leave it zero for %d", o.MaxInFlight, defaultInFlight)
+	case o.MaxInFlight > maxInFlight:
+		return fmt.Errorf("kafka: SourceOptions.MaxInFlight %d is above %d: all of them are held in memory; leave it zero for %d", o.MaxInFlight, maxInFlight, defaultInFlight)
+	case o.Outage > maxOutage:
+		return fmt.Errorf("kafka: SourceOptions.Outage %v is above 10 years: records would be kept for so long; leave it zero for %v", o.Outage, defaultOutage)
+	case o.SessionTimeout > maxSession:
+		return fmt.Errorf("kafka: SourceOptions.SessionTimeout %v is above %v, the most that the protocol has room for; leave it zero for %v", o.SessionTimeout, maxSession, defaultSession)
+	case o.RebalanceTimeout > maxSession:
+		return fmt.Errorf("kafka: SourceOptions.RebalanceTimeout %v is above %v, the most that the protocol has room for; leave it zero for SessionTimeout %v", o.RebalanceTimeout, maxSession, o.SessionTimeout)
 	case o.Outage < 0:
 		return fmt.Errorf("kafka: SourceOptions.Outage %v is negative; leave it zero for %v", o.Outage, defaultOutage)
 	case o.SessionTimeout < minSession:

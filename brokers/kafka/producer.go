@@ -168,17 +168,13 @@ func (c *chain) batch(ctx context.Context, idx []int, size int) error {
 		return nil
 	case ofRecord(err) && len(idx) > 1:
 		half := len(idx) / 2
-		for _, part := range [][]int{idx[:half], idx[half:]} {
-			if err = c.batch(ctx, part, c.size(part)); err != nil {
-				for _, i := range idx {
-					if c.errs[i] == nil && i >= part[0] {
-						c.errs[i] = err
-					}
-				}
-				return err
+		if err = c.batch(ctx, idx[:half], c.size(idx[:half])); err != nil {
+			for _, i := range idx[half:] { // not tried: they must not overtake. The first half has its answers, some of them nil
+				c.errs[i] = err
 			}
+			return err
 		}
-		return nil
+		return c.batch(ctx, idx[half:], c.size(idx[half:]))
 	case tooLarge(err):
 		c.errs[idx[0]] = fmt.Errorf("topic %q: a record of %d bytes is more than the broker takes (max.message.bytes): %w", c.topic, size, err)
 		return nil

@@ -33,7 +33,11 @@ type Publisher struct {
 	calls  sync.WaitGroup
 }
 
-var _ outbox.Publisher = (*Publisher)(nil)
+var (
+	_ outbox.Publisher  = (*Publisher)(nil)
+	_ consumer.Redriver = (*Publisher)(nil)
+	_ consumer.Keeper   = (*Publisher)(nil)
+)
 
 // NewPublisher does no I/O.
 func NewPublisher(c Cluster, o *PublisherOptions) (*Publisher, error) {
@@ -47,6 +51,7 @@ func NewPublisher(c Cluster, o *PublisherOptions) (*Publisher, error) {
 	if timeout < 0 {
 		return nil, fmt.Errorf("kafka: PublisherOptions.Timeout %v is negative; leave it zero for %v", timeout, defaultPublishTimeout)
 	}
+	c.Brokers = slices.Clone(c.Brokers)
 	ctx, cancel := context.WithCancel(context.Background()) // ends with Close
 	pool := c.transport(ctx, publisherTTL, nil, nil)
 	client := &kafka.Client{Addr: c.addr(), Transport: pool}
@@ -129,11 +134,15 @@ func recordOf(m *outbox.Message) kafka.Message {
 
 // Redrive sends a dead letter back to the topic it came from, under the name and the redrive
 // number that it carries, so that it is no duplicate. m is a message that a Source
-// delivered from a dead letter topic, or MessageFrom made.
+// delivered from a dead letter topic, or MessageFrom made. Every group of the topic gets it, and a Consumer of another
+// group than the one that gave it up acknowledges it without running it.
 func (p *Publisher) Redrive(ctx context.Context, m *consumer.Message) error {
 	origin := m.Headers[consumer.OriginHeader]
 	if origin == "" {
 		return fmt.Errorf("kafka: redrive %q: it has no header %s, so it is no dead letter", m.ID, consumer.OriginHeader)
+	}
+	if origin == m.Topic {
+		return fmt.Errorf("kafka: redrive %q: it is in topic %s, where it came from, so it is no dead letter", m.ID, origin)
 	}
 	raw, ok := m.Raw.(kafka.Message)
 	if !ok {
@@ -141,18 +150,44 @@ func (p *Publisher) Redrive(ctx context.Context, m *consumer.Message) error {
 	}
 	out := kafka.Message{Topic: origin, Key: raw.Key, Value: raw.Value}
 	for _, h := range raw.Headers { // as they came, repeated ones and all
-		if h.Key != consumer.CauseHeader && h.Key != consumer.OriginHeader {
+		if h.Key != consumer.CauseHeader && h.Key != consumer.KeptHeader { // the origin, with the scope, tells other groups that it is not for them
 			out.Headers = append(out.Headers, h)
 		}
 	}
-	var errs [1]error
-	if err := p.send(ctx, p.redriver, []kafka.Message{out}, errs[:]); err != nil {
+	if err := p.sendOne(ctx, out); err != nil {
 		return fmt.Errorf("kafka: redrive %q to %s: %w", m.ID, origin, err)
 	}
-	if errs[0] != nil {
-		return fmt.Errorf("kafka: redrive %q to %s: %w", m.ID, origin, errs[0])
+	return nil
+}
+
+// Keep publishes a dead letter once more at the end of the topic it is in, for consumer.Redrive: where it was, it would hold
+// the position. m is a message that a Source delivered, or MessageFrom made.
+func (p *Publisher) Keep(ctx context.Context, m *consumer.Message) error {
+	raw, ok := m.Raw.(kafka.Message)
+	if !ok {
+		raw = recordOf(&outbox.Message{Key: m.Key, Headers: m.Headers, Body: m.Body})
+	}
+	out := kafka.Message{Topic: m.Topic, Key: raw.Key, Value: raw.Value}
+	for _, h := range raw.Headers {
+		if h.Key != consumer.KeptHeader {
+			out.Headers = append(out.Headers, h)
+		}
+	}
+	if run, ok := m.Headers[consumer.KeptHeader]; ok {
+		out.Headers = append(out.Headers, kafka.Header{Key: consumer.KeptHeader, Value: []byte(run)})
+	}
+	if err := p.sendOne(ctx, out); err != nil {
+		return fmt.Errorf("kafka: keep dead letter %q in %s: %w", m.ID, m.Topic, err)
 	}
 	return nil
+}
+
+func (p *Publisher) sendOne(ctx context.Context, m kafka.Message) error {
+	var errs [1]error
+	if err := p.send(ctx, p.redriver, []kafka.Message{m}, errs[:]); err != nil {
+		return err
+	}
+	return errs[0]
 }
 
 // Close waits for the calls under way, at most PublisherOptions.Timeout, and ends the publisher's connections.

@@ -248,7 +248,9 @@ func TestRedriveSendsADeadLetterBackUnderItsName(t *testing.T) {
 		require.Equal(t, "k", back.Key)
 		require.Nil(t, back.Body)
 		require.Equal(t, "2", back.Headers["a"])
-		require.NotContains(t, back.Headers, consumer.OriginHeader)
+		require.Equal(t, w.topic, back.Headers[consumer.OriginHeader])
+		require.Equal(t, "kafka/"+w.group, back.Headers[consumer.ScopeHeader])
+		require.ErrorContains(t, p.Redrive(t.Context(), back.Message), "where it came from, so it is no dead letter")
 
 		hand := &consumer.Message{Key: "k2", Headers: dead.Headers, Body: []byte("by hand")}
 		require.NoError(t, p.Redrive(t.Context(), hand))

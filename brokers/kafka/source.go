@@ -71,6 +71,7 @@ func NewSource(c Cluster, group string, topics []string, o *SourceOptions) (*Sou
 	if err := opt.check(group, topics); err != nil {
 		return nil, err
 	}
+	c.Brokers = slices.Clone(c.Brokers)
 	s := &Source{
 		cluster: c, group: group, topics: slices.Clone(topics), opt: opt,
 		scope:  scopeOf(group),

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/url"
 	"slices"
 	"time"
@@ -82,6 +83,9 @@ const (
 	minLimit      = time.Second
 	maxPrefetch   = 65535 // the protocol's
 	maxName       = 255   // of anything the protocol calls a short string
+	maxLimit      = 365 * 24 * time.Hour
+	maxOutage     = 10 * maxLimit
+	maxDelay      = math.MaxUint32 * time.Millisecond // the server's, of a time to live
 	deadSuffix    = ".dead"
 )
 
@@ -113,6 +117,10 @@ func (o *SourceOptions) check(queue string) error {
 		return fmt.Errorf("rabbitmq: SourceOptions.Prefetch %d is above %d, the most that the protocol has room for", o.Prefetch, maxPrefetch)
 	case o.HandlerLimit < minLimit:
 		return fmt.Errorf("rabbitmq: SourceOptions.HandlerLimit %v is below %v: no handler would ever start; leave it zero for %v", o.HandlerLimit, minLimit, defaultLimit)
+	case o.HandlerLimit > maxLimit:
+		return fmt.Errorf("rabbitmq: SourceOptions.HandlerLimit %v is above a year: it is part of the retry window, and records are kept for all of it; set what a handler may really take, and the server's consumer_timeout to no less", o.HandlerLimit)
+	case o.Outage > maxOutage:
+		return fmt.Errorf("rabbitmq: SourceOptions.Outage %v is above 10 years: records would be kept for so long; leave it zero for %v", o.Outage, defaultOutage)
 	case o.Outage < 0:
 		return fmt.Errorf("rabbitmq: SourceOptions.Outage %v is negative; leave it zero for %v", o.Outage, defaultOutage)
 	case o.Exclusive && len(o.Delays) > 0:
@@ -138,6 +146,9 @@ func checkDelays(ds []time.Duration, option string) error {
 	for _, d := range ds {
 		if d <= 0 {
 			return fmt.Errorf("rabbitmq: %s has %v; every delay must be above zero", option, d)
+		}
+		if d > maxDelay {
+			return fmt.Errorf("rabbitmq: %s has %v; the server keeps no message for longer than %v", option, d, maxDelay)
 		}
 	}
 	return nil

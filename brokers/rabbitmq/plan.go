@@ -73,7 +73,7 @@ func (s *Source) Plan(p consumer.Policy) (consumer.Plan, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.started { // from the first Receive on they stand
-		s.delays, s.prefetch, s.handler = s.opt.ladder(p), s.opt.prefetch(p), p.HandlerTimeout
+		s.delays, s.prefetch, s.room = s.opt.ladder(p), s.opt.prefetch(p), p.Room()
 	}
 	return plan, nil
 }
@@ -83,6 +83,15 @@ func (s *Source) agree(p consumer.Policy) error {
 	if o := &s.opt; o.Prefetch > 0 && o.Prefetch < p.Concurrency && !o.Exclusive {
 		return fmt.Errorf("rabbitmq: SourceOptions.Prefetch %d is below Policy.Concurrency %d: handlers would stand idle for want of deliveries; leave Prefetch zero for %d or lower Concurrency",
 			o.Prefetch, p.Concurrency, 2*p.Concurrency)
+	}
+	if l := s.opt.ladder(p); len(l) > 0 {
+		longest := l[len(l)-1]
+		if longest > maxDelay {
+			return fmt.Errorf("rabbitmq: Policy.Backoff has %v, for which there is a wait queue; the server keeps no message for longer than %v; shorten it", longest, maxDelay)
+		}
+		if time.Duration(p.MaxAttempts) > maxOutage/longest {
+			return fmt.Errorf("rabbitmq: Policy.MaxAttempts %d with wait queues of up to %v could try one message for more than 10 years, and its record would be kept for so long; lower MaxAttempts or shorten the longest of SourceOptions.Delays", p.MaxAttempts, longest)
+		}
 	}
 	if limit := s.opt.usable(); p.HandlerTimeout > limit {
 		return fmt.Errorf("rabbitmq: Policy.HandlerTimeout %v is above what SourceOptions.HandlerLimit %v leaves for one handler, %v: no handler would ever start, or the server would take the message away from a running one; lower HandlerTimeout, or raise consumer_timeout in the server's configuration and HandlerLimit with it",

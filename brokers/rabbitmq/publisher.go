@@ -3,6 +3,7 @@ package rabbitmq
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -11,6 +12,10 @@ import (
 	"github.com/idemq/idemq/outbox"
 	amqp "github.com/rabbitmq/amqp091-go"
 )
+
+// IDHeader is the header in which a Publisher sends Message.ID once more, beside the MessageId property, and the first in which
+// a consumer looks for it.
+const IDHeader = "message-id"
 
 // Publisher sends messages, mandatory and persistent, waits for the server's confirmation and
 // answers for each message. Message.ID is the MessageId property, Message.Key the header KeyHeader.
@@ -38,6 +43,7 @@ func NewPublisher(c Cluster, o *PublisherOptions) (*Publisher, error) {
 	if timeout < 0 {
 		return nil, fmt.Errorf("rabbitmq: PublisherOptions.Timeout %v is negative; leave it zero for %v", timeout, defaultPublishTimeout)
 	}
+	c.URLs = slices.Clone(c.URLs)
 	return &Publisher{producer: newProducer(c, "idemq publish"), vhost: c.vhost(), timeout: timeout}, nil
 }
 
@@ -98,10 +104,6 @@ func (p *Publisher) send(ctx context.Context, ms []publishing, errs []error) err
 	return p.producer.send(ctx, ms, errs)
 }
 
-// idHeader has the ID once more: a consumer that finds none there would look for one in other headers before it takes
-// the MessageId property.
-const idHeader = "message-id"
-
 // publishingOf is m as it is sent.
 func publishingOf(m *outbox.Message, now time.Time) (publishing, error) {
 	if m.Topic == "" {
@@ -115,7 +117,7 @@ func publishingOf(m *outbox.Message, now time.Time) (publishing, error) {
 		switch {
 		case strings.EqualFold(k, "content-type"):
 			p.ContentType = v
-		case m.ID != "" && strings.EqualFold(k, idHeader): // another message's, passed on
+		case m.ID != "" && strings.EqualFold(k, IDHeader): // another message's, passed on
 		case steers(k) || k == exchangeHeader || k == routingHeader:
 			return publishing{}, fmt.Errorf("it has the header %s, by which the server, or this package, routes; name it otherwise", k)
 		default:
@@ -123,7 +125,7 @@ func publishingOf(m *outbox.Message, now time.Time) (publishing, error) {
 		}
 	}
 	if m.ID != "" {
-		p.Headers[idHeader] = m.ID
+		p.Headers[IDHeader] = m.ID
 	}
 	if m.Key != "" {
 		p.Headers[KeyHeader] = m.Key

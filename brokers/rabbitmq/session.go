@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -175,6 +176,14 @@ func (s *Source) recognise(ctx context.Context, l *link) error {
 	if ours || err != nil {
 		return err
 	}
+	if strings.HasSuffix(s.queue, deadSuffix) { // any other queue that looks like one of dead letters is no such
+		if dead, err := l.isDeadQueue(ctx, s.queue); err != nil {
+			return err
+		} else if dead {
+			s.log.Warn("rabbitmq: the queue is one of dead letters, as Topology declares them, without a delivery limit of its own; see that the server's, 20 by default, is high enough for redrives that pass over a message and give it back")
+			return nil
+		}
+	}
 	if s.opt.Exclusive {
 		if shared, err := made(false); shared || err != nil {
 			return cmp.Or(err, errShared)
@@ -213,7 +222,7 @@ func (s *Source) prepare(ctx context.Context, l *link) error {
 }
 
 func (s *Source) unprepared(queue string, err error) error {
-	if classify(err) == missing {
+	if classify(err) == missing && s.opt.Passive {
 		return fmt.Errorf("queue %s does not exist, and SourceOptions.Passive forbids to declare it; declare it, by Topology.Declare say: %w", queue, err)
 	}
 	var e *amqp.Error

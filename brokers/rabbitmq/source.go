@@ -42,7 +42,7 @@ type Source struct {
 	fatal    error
 	delays   []time.Duration // of the wait queues, ascending
 	prefetch int
-	handler  time.Duration // how long one may take
+	room     time.Duration // what a delivery's deadline must leave for a handler to start
 	live     *session
 	again    *session    // to be given back as a whole
 	buffer   []*delivery // of the live session, not yet handed out
@@ -92,7 +92,7 @@ func NewSource(c Cluster, queue string, o *SourceOptions) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.delays, s.prefetch, s.handler = opt.ladder(p), opt.prefetch(p), p.HandlerTimeout // until Plan is told another policy
+	s.delays, s.prefetch, s.room = opt.ladder(p), opt.prefetch(p), p.Room() // until Plan is told another policy
 	return s, nil
 }
 
@@ -242,7 +242,7 @@ func (s *Source) redeliver(d *delivery, due time.Time) {
 // to be acknowledged.
 func (s *Source) keep(d *delivery) {
 	s.mu.Lock()
-	if near := time.Now().Add(s.handler).After(d.deadline()); !near {
+	if near := time.Now().Add(s.room).After(d.deadline()); !near {
 		s.mu.Unlock()
 		s.redeliver(d, time.Now())
 		return

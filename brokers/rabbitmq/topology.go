@@ -153,6 +153,19 @@ func (l *link) declare(ctx context.Context, q queue) error {
 	})
 }
 
+// isDeadQueue reports whether a queue is as Topology, and sources, declare dead letter queues.
+func (l *link) isDeadQueue(ctx context.Context, name string) (bool, error) {
+	for _, classic := range []bool{false, true} {
+		var e *amqp.Error
+		if err := l.declare(ctx, deadQueue(name, classic)); err == nil {
+			return true, nil
+		} else if !errors.As(err, &e) {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
 // exists finds q whatever its settings.
 func (l *link) exists(ctx context.Context, name string) error {
 	return l.once(ctx, func(ch *amqp.Channel) error {

@@ -33,7 +33,11 @@ type Publisher struct {
 	calls  sync.WaitGroup
 }
 
-var _ outbox.Publisher = (*Publisher)(nil)
+var (
+	_ outbox.Publisher  = (*Publisher)(nil)
+	_ consumer.Redriver = (*Publisher)(nil)
+	_ consumer.Keeper   = (*Publisher)(nil)
+)
 
 // NewPublisher does no I/O.
 func NewPublisher(c Cluster, o *PublisherOptions) (*Publisher, error) {
@@ -179,27 +183,44 @@ func (p *Publisher) Redrive(ctx context.Context, m *consumer.Message) error {
 	if origin == "" {
 		return fmt.Errorf("rocketmq: redrive %q: it has no header %s, so it is no dead letter", m.ID, consumer.OriginHeader)
 	}
+	if origin == m.Topic {
+		return fmt.Errorf("rocketmq: redrive %q: it is in topic %s, where it came from, so it is no dead letter", m.ID, origin)
+	}
 	headers := maps.Clone(m.Headers)
-	delete(headers, consumer.CauseHeader)
-	delete(headers, consumer.OriginHeader)
-	var out *outgoing
-	var err error
-	if raw, ok := m.Raw.(*primitive.MessageExt); ok {
-		out, err = copyOf(raw, p.cluster.wire(origin), headers, m.Key, nil)
-	} else {
-		out, err = p.cluster.newMessage(&outbox.Message{Topic: origin, Key: m.Key, Headers: headers, Body: m.Body})
-	}
-	var errs [1]error
-	if err == nil {
-		err = p.send(ctx, []*outgoing{out}, errs[:])
-	}
-	if err == nil {
-		err = errs[0]
-	}
-	if err != nil {
+	delete(headers, consumer.CauseHeader) // the origin, with the scope, tells other groups that it is not for them
+	delete(headers, consumer.KeptHeader)
+	if err := p.copyTo(ctx, origin, m, headers); err != nil {
 		return fmt.Errorf("rocketmq: redrive %q to %s: %w", m.ID, origin, err)
 	}
 	return nil
+}
+
+// Keep publishes a dead letter once more at the end of the topic it is in, for consumer.Redrive: where it was, it would hold
+// the position. m is a message that a Source delivered, or MessageFrom made.
+func (p *Publisher) Keep(ctx context.Context, m *consumer.Message) error {
+	if err := p.copyTo(ctx, m.Topic, m, m.Headers); err != nil {
+		return fmt.Errorf("rocketmq: keep dead letter %q in %s: %w", m.ID, m.Topic, err)
+	}
+	return nil
+}
+
+// copyTo publishes m, with other headers, to topic.
+func (p *Publisher) copyTo(ctx context.Context, topic string, m *consumer.Message, headers map[string]string) error {
+	var out *outgoing
+	var err error
+	if raw, ok := m.Raw.(*primitive.MessageExt); ok {
+		out, err = copyOf(raw, p.cluster.wire(topic), headers, m.Key, nil)
+	} else {
+		out, err = p.cluster.newMessage(&outbox.Message{Topic: topic, Key: m.Key, Headers: headers, Body: m.Body})
+	}
+	if err != nil {
+		return err
+	}
+	var errs [1]error
+	if err := p.send(ctx, []*outgoing{out}, errs[:]); err != nil {
+		return err
+	}
+	return errs[0]
 }
 
 // Close waits for the calls under way, at most PublisherOptions.Timeout, and ends the publisher's connections.

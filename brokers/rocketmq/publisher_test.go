@@ -3,6 +3,7 @@ package rocketmq_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -216,9 +217,17 @@ func TestRedriveRunsADeadLetterAgainWhereItCameFrom(t *testing.T) {
 	require.NoError(t, d.DeadLetter(t.Context(), 1, context.DeadlineExceeded))
 	ack(t, d)
 
-	dead := receive(t, w.sourceOf(t, w.group+"-graves", []string{w.group + "-dead"}), 1)[0]
+	graves := w.sourceOf(t, w.group+"-graves", []string{w.group + "-dead"})
+	dead := receive(t, graves, 1)[0]
 	require.Equal(t, "context deadline exceeded", dead.DeadCause)
 	require.Equal(t, w.topic, dead.Headers[consumer.OriginHeader])
+	kept := *dead.Message
+	kept.Headers = maps.Clone(dead.Headers)
+	kept.Headers[consumer.KeptHeader] = "a run"
+	require.NoError(t, p.Keep(t.Context(), &kept))
+	ack(t, dead)
+	dead = receive(t, graves, 1)[0]
+	require.Equal(t, kept.Headers, dead.Headers, "it is at the end of its topic as it was")
 	require.NoError(t, p.Redrive(t.Context(), dead.Message))
 	ack(t, dead)
 
@@ -232,6 +241,9 @@ func TestRedriveRunsADeadLetterAgainWhereItCameFrom(t *testing.T) {
 		require.Equal(t, v, again.Headers[name], name)
 	}
 	require.NotContains(t, again.Headers, consumer.CauseHeader)
+	require.NotContains(t, again.Headers, consumer.KeptHeader)
+	require.Equal(t, w.topic, again.Headers[consumer.OriginHeader])
+	require.Equal(t, "rocketmq/"+w.group, again.Headers[consumer.ScopeHeader])
 	ack(t, again)
-	require.ErrorContains(t, p.Redrive(t.Context(), again.Message), "it has no header idemq-origin, so it is no dead letter")
+	require.ErrorContains(t, p.Redrive(t.Context(), again.Message), "where it came from, so it is no dead letter")
 }
