@@ -58,7 +58,7 @@
 //
 // A quorum queue gives a message up by itself after its delivery limit: 20 deliveries by default since
 // RabbitMQ 4.0. Retries do not count, being new messages, but crashes, lost sessions and messages given back do. Topology
-// sets 100,000, and sends what exceeds it to the dead letter queue. An operator's policy can lower the
+// sets 100,000, and sends what exceeds it to the dead letter queue, whose own limit is 2,147,483,647. An operator's policy can lower the
 // limit, which no client can see: set delivery-limit in policies that match these queues to 100000 or not
 // at all. The same holds for max-length with drop-head, message-ttl and expires: with them the server drops messages,
 // dead letters included. With overflow reject-publish a full dead letter queue keeps messages condemned and unsettled until there is room.

@@ -177,11 +177,8 @@ func (s *Source) recognise(ctx context.Context, l *link) error {
 		return err
 	}
 	if strings.HasSuffix(s.queue, deadSuffix) { // any other queue that looks like one of dead letters is no such
-		if dead, err := l.isDeadQueue(ctx, s.queue); err != nil {
+		if dead, err := l.isDeadQueue(ctx, s.queue); dead || err != nil {
 			return err
-		} else if dead {
-			s.log.Warn("rabbitmq: the queue is one of dead letters, as Topology declares them, without a delivery limit of its own; see that the server's, 20 by default, is high enough for redrives that pass over a message and give it back")
-			return nil
 		}
 	}
 	if s.opt.Exclusive {

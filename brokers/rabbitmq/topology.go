@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -16,6 +17,9 @@ import (
 // by itself. A retry is a new message to it; what counts are crashes, lost sessions and messages
 // given back. Our own limits, of crashes say, come long before it.
 const deliveryLimit = 100_000
+
+// noLimit is a dead letter queue's: nothing takes what it would give up, and each redrive that passes a letter over counts.
+const noLimit = math.MaxInt32
 
 // Topology is a queue with all that belongs to it, for set-up by a privileged user.
 type Topology struct {
@@ -132,7 +136,7 @@ func deadQueue(name string, classic bool) queue {
 	if classic {
 		return queue{name, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeClassic}}
 	}
-	return queue{name, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum}}
+	return queue{name, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum, "x-delivery-limit": int64(noLimit)}}
 }
 
 // ladder is ds as wait queues have them: whole milliseconds, ascending, each once.
