@@ -21,11 +21,11 @@ func TestStatementsOfEachCall(t *testing.T) {
 		},
 		sqlstore.MySQL: {
 			"claim of new keys": "SELECT INSERT", "claim of done keys": "SELECT", "claim in progress": "SELECT", "takeover": "SELECT SELECT UPDATE",
-			"extend": "SELECT UPDATE", "finish": "UPDATE", "finish repeated": "UPDATE SELECT", "finish of lost records": "UPDATE SELECT INSERT", "in tx": "BEGIN UPDATE COMMIT",
+			"extend": "SELECT UPDATE", "finish": "UPDATE", "finish repeated": "UPDATE SELECT", "finish of lost records": "UPDATE SELECT INSERT", "in tx": "BEGIN SAVEPOINT RELEASE UPDATE COMMIT",
 		},
 		sqlstore.SQLite: {
 			"claim of new keys": "SELECT INSERT", "claim of done keys": "SELECT", "claim in progress": "SELECT", "takeover": "SELECT UPDATE",
-			"extend": "UPDATE", "finish": "UPDATE", "finish repeated": "UPDATE SELECT", "finish of lost records": "UPDATE SELECT INSERT", "in tx": "BEGIN UPDATE UPDATE COMMIT",
+			"extend": "UPDATE", "finish": "UPDATE", "finish repeated": "UPDATE SELECT", "finish of lost records": "UPDATE SELECT INSERT", "in tx": "BEGIN UPDATE RELEASE UPDATE COMMIT",
 		},
 	}
 	eachBase(t, func(t *testing.T, b *base) {

@@ -43,6 +43,12 @@ func (s *Store) InTx(ctx context.Context, f dedup.FinishRequest, work func(tx *s
 		return s.afterWork(ctx, tx, err)
 	}
 	n, err := s.writeVerdict(ctx, tx, verdict, &f)
+	var gone *vanishedError
+	if errors.As(err, &gone) {
+		_ = tx.Rollback()
+		return s.afterVanishing(f.Owner, gone)
+	}
+	s.vanished.forget(f.Owner)
 	switch {
 	case errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil:
 		return fmt.Errorf("sqlstore: in tx: %w: the verdict could not go with it; return nil to commit or an error to roll back, and call neither Commit nor Rollback", dedup.ErrTxEnded)
@@ -56,10 +62,10 @@ func (s *Store) InTx(ctx context.Context, f dedup.FinishRequest, work func(tx *s
 
 func (s *Store) beginTx(ctx context.Context) (*sql.Tx, error) {
 	tx, err := s.db.BeginTx(ctx, s.tx)
-	if err != nil || s.dialect != SQLite {
+	if err != nil || s.text.enter == "" {
 		return tx, err
 	}
-	if _, err := tx.ExecContext(ctx, s.text.reserve); err != nil {
+	if _, err := tx.ExecContext(ctx, s.text.enter); err != nil {
 		_ = tx.Rollback()
 		return nil, err
 	}
@@ -75,7 +81,7 @@ func (s *Store) afterWork(ctx context.Context, tx *sql.Tx, err error) error {
 	switch {
 	case ended:
 		return err
-	case rolledBack != nil && !errors.Is(rolledBack, sql.ErrTxDone):
+	case rolledBack != nil && !errors.Is(rolledBack, sql.ErrTxDone) && !sqldialect.Answered(s.dialect, rolledBack): // SQLite refuses where it rolled back by itself
 		return fmt.Errorf("%w: the connection was lost in the middle of the transaction: %w", dedup.ErrUnavailable, err)
 	case sqldialect.Classify(s.dialect, err) == sqldialect.Conflict:
 		return fmt.Errorf("%w: %w", dedup.ErrConflict, err)
@@ -85,6 +91,9 @@ func (s *Store) afterWork(ctx context.Context, tx *sql.Tx, err error) error {
 
 // writeVerdict returns how many rows it changed, 1 or 0.
 func (s *Store) writeVerdict(ctx context.Context, tx *sql.Tx, verdict *sql.Stmt, f *dedup.FinishRequest) (int64, error) {
+	if err := s.leave(ctx, tx); err != nil {
+		return 0, err
+	}
 	var result []byte
 	if len(f.Result) > 0 {
 		result = f.Result

@@ -35,6 +35,7 @@ type Store struct {
 	maxResult int
 	clock     func() time.Time // SQLite's; the servers have their own
 	beats     lane
+	vanished  vanished
 
 	mu       sync.Mutex
 	prepared map[string]*sql.Stmt // MySQL and SQLite: they would parse each text again

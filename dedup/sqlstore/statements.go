@@ -59,7 +59,8 @@ type statements struct {
 	finish  string
 	word    string // finishes claims without results and reasons
 	verdict string // finishes one claim inside a transaction
-	reserve string // SQLite: takes the lock to write
+	enter   string // MySQL and SQLite: the first in a transaction
+	leave   string // MySQL and SQLite: the last before the verdict
 	forget  string
 	sweep   string
 }
@@ -84,9 +85,11 @@ func newStatements(d sqldialect.Dialect, t sqldialect.Table) statements {
 		s.begin = w.begin()
 		s.probe = w.unlocked(recordShape, "t.revision = q.was")
 		s.free = w.unlocked(beatShape, w.mine(1))
+		s.enter, s.leave = setMark, releaseMark
 	case sqldialect.SQLite:
 		s.begin = w.begin()
-		s.reserve = "UPDATE " + w.table + " SET state = state WHERE k = x''"
+		s.enter = "UPDATE " + w.table + " SET state = state WHERE k = x''; " + setMark // which takes the lock to write
+		s.leave = releaseMark
 	}
 	return s
 }
