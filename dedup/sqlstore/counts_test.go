@@ -75,3 +75,18 @@ func TestStatementsOfEachCall(t *testing.T) {
 		}
 	})
 }
+
+// Above READ COMMITTED one statement more keeps the claim.
+func TestStatementsOfASerializableTransaction(t *testing.T) {
+	b := openPostgreSQL(t)
+	b, spy := b.spied(t, b.dsn)
+	s := b.bare(t, &sqlstore.Options{Tx: &sql.TxOptions{Isolation: sql.LevelSerializable}})
+	require.NoError(t, s.Migrate(t.Context()))
+	h := acquireAll(t, s, ask(newKey()))[0]
+	spy.watch(nil)
+	require.NoError(t, s.InTx(t.Context(), done(h), func(*sql.Tx) error {
+		extendAll(t, s, []dedup.Held{h})
+		return nil
+	}))
+	require.Equal(t, "BEGIN SELECT UPDATE COMMIT", strings.Join(spy.statements(), " "), "and none for a beat")
+}

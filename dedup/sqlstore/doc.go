@@ -41,6 +41,15 @@
 // PostgreSQL refuses everything after a failed statement; a COMMIT or ROLLBACK sent to it as text goes unseen, as anywhere a Commit
 // before an error, and takes the guarantee with it.
 //
+// # Isolation
+//
+// Transactions are READ COMMITTED unless Options.Tx says otherwise. Above that, and where it leaves the level to the server, PostgreSQL's
+// begin with one statement more, which locks the claim's row: a beat after the snapshot would make the verdict a serialization failure. The
+// lock stands for the lease while the transaction lasts, however long, and its beats write nothing. So the lease
+// does not bound the wait for the work of a process that stands still or a machine that is gone: the server's tcp_keepalives_idle and
+// idle_in_transaction_session_timeout do, as for every other row that the work has locked. On MariaDB with
+// innodb_snapshot_isolation (on by default from 11.6.2) leave Tx as it is, or keep work at REPEATABLE READ shorter than a third of its lease.
+//
 // # Clocks
 //
 // The server's clock decides leases and makes epochs: PostgreSQL's clock_timestamp, MySQL's UTC_TIMESTAMP of the statement's begin, whatever
@@ -62,6 +71,7 @@
 //	finish                 1               1                 1
 //	InTx                   BEGIN,          BEGIN,            BEGIN,
 //	                       1, COMMIT       3, COMMIT         3, COMMIT
+//	  above READ COMMITTED 1 more
 //
 // Each statement is a transaction of its own. What was repeated, lost or refused takes one or two more. Deadlocks and serialization failures
 // (40001, 40P01, 1213, 1020) are tried again three times, then the batch is halved until the contended row is alone, and the error

@@ -41,6 +41,10 @@ type extending struct {
 
 func (e extending) all(ctx context.Context, open []int) error {
 	for round := 1; ; round++ {
+		open = slices.DeleteFunc(open, func(i int) bool { return e.s.locked.keeps(&e.in[i]) })
+		if len(open) == 0 {
+			return nil
+		}
 		hit, err := e.beat(ctx, open)
 		if err != nil {
 			return err

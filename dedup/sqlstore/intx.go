@@ -12,7 +12,7 @@ import (
 
 // InTx implements dedup.TxStore. On SQLite the transaction takes the lock to write at once, whatever
 // the DSN says, so that work which reads first cannot fail with SQLITE_BUSY_SNAPSHOT when it writes.
-func (s *Store) InTx(ctx context.Context, f dedup.FinishRequest, work func(tx *sql.Tx) error) error {
+func (s *Store) InTx(ctx context.Context, f dedup.FinishRequest, work func(tx *sql.Tx) error) (err error) {
 	if f.State != dedup.Done || f.Condemned {
 		return fmt.Errorf("sqlstore: in tx: only a claim to run ends in its transaction, as done; this one is to end as %v", f.State)
 	}
@@ -37,6 +37,13 @@ func (s *Store) InTx(ctx context.Context, f dedup.FinishRequest, work func(tx *s
 			_ = tx.Rollback()
 		}
 	}()
+	if s.text.lock != "" {
+		if err := s.lock(ctx, tx, &f); err != nil {
+			over = true
+			return err
+		}
+		defer func() { s.unlock(ctx, &f, err) }()
+	}
 	err = work(tx)
 	over = true
 	if err != nil {
@@ -53,7 +60,7 @@ func (s *Store) InTx(ctx context.Context, f dedup.FinishRequest, work func(tx *s
 	case errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil:
 		return fmt.Errorf("sqlstore: in tx: %w: the verdict could not go with it; return nil to commit or an error to roll back, and call neither Commit nor Rollback", dedup.ErrTxEnded)
 	case err != nil:
-		return s.afterVerdict(ctx, tx, err)
+		return s.afterVerdict(ctx, tx, "verdict", err)
 	case n == 0:
 		return s.afterMiss(ctx, tx, &f)
 	}
@@ -113,19 +120,19 @@ func (s *Store) writeVerdict(ctx context.Context, tx *sql.Tx, verdict *sql.Stmt,
 	return res.RowsAffected()
 }
 
-// afterVerdict: the verdict could not be written, so nothing of the transaction happens.
-func (s *Store) afterVerdict(ctx context.Context, tx *sql.Tx, err error) error {
+// afterVerdict: a statement of this package's own failed, so nothing of the transaction happens.
+func (s *Store) afterVerdict(ctx context.Context, tx *sql.Tx, what string, err error) error {
 	_ = tx.Rollback()
 	kind := error(dedup.ErrUnavailable)
 	switch {
 	case sqldialect.Classify(s.dialect, err) == sqldialect.Conflict:
 		kind = dedup.ErrConflict
 	case ctx.Err() != nil:
-		return fmt.Errorf("sqlstore: in tx: verdict: %w: %w", context.Cause(ctx), err)
+		return fmt.Errorf("sqlstore: in tx: %s: %w: %w", what, context.Cause(ctx), err)
 	case sqldialect.Answered(s.dialect, err):
-		return fmt.Errorf("sqlstore: in tx: verdict: %w", s.explain(err))
+		return fmt.Errorf("sqlstore: in tx: %s: %w", what, s.explain(err))
 	}
-	return fmt.Errorf("sqlstore: in tx: verdict: %w: %w", kind, err)
+	return fmt.Errorf("sqlstore: in tx: %s: %w: %w", what, kind, err)
 }
 
 // afterMiss rolls back and finds out, outside the transaction, whose snapshot may be old, why no row

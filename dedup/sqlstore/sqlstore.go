@@ -36,6 +36,7 @@ type Store struct {
 	clock     func() time.Time // SQLite's; the servers have their own
 	beats     lane
 	vanished  vanished
+	locked    locked
 
 	mu       sync.Mutex
 	prepared map[string]*sql.Stmt // MySQL and SQLite: they would parse each text again
@@ -47,8 +48,8 @@ type Options struct {
 	// it is not the connection's own. Applications may share one: their keys differ all the same.
 	// Default: "idemq_dedup".
 	Table string
-	// Tx are the options of the transactions that InTx begins. Default: READ COMMITTED on PostgreSQL and
-	// MySQL; SQLite has one kind only.
+	// Tx are the options of the transactions that InTx begins. Above READ COMMITTED, and at the server's own
+	// default, read "Isolation" in the package's documentation. Default: READ COMMITTED on PostgreSQL and MySQL; SQLite has one kind only.
 	Tx *sql.TxOptions
 	// MaxResult bounds a result, in bytes; a larger one is an error of its Finish.
 	// Default: 1 MiB.
@@ -101,6 +102,9 @@ func New(db *sql.DB, d Dialect, o *Options) (*Store, error) {
 		return nil, fmt.Errorf("sqlstore: New: %w", err)
 	}
 	s.text = newStatements(d, s.table)
+	if d == PostgreSQL && s.tx.Isolation != sql.LevelReadCommitted && s.tx.Isolation != sql.LevelReadUncommitted {
+		s.text.lock = writer{d, s.table.Quoted()}.lock()
+	}
 	s.beats.db = db
 	return s, nil
 }

@@ -61,6 +61,7 @@ type statements struct {
 	verdict string // finishes one claim inside a transaction
 	enter   string // MySQL and SQLite: the first in a transaction
 	leave   string // MySQL and SQLite: the last before the verdict
+	lock    string // PostgreSQL, where a beat would be a conflict: keeps one claim inside a transaction
 	forget  string
 	sweep   string
 }
@@ -278,8 +279,18 @@ func (w writer) finish(shape sqldialect.Shape, reason, result string) string {
 // verdict has the parameters result, ttl twice, key, owner and epoch.
 func (w writer) verdict() string {
 	now := w.now(6)
-	return fmt.Sprintf("UPDATE %s SET state = 3, attempts = 0, crashes = 0, last_error = '', holder = '', lease_until = NULL, result = %s, expires_at = %s + %s, sweep_after = %s, revision = revision + 1 WHERE k = %s AND owner = %s AND epoch = %s AND state = 2 AND lease_until IS NOT NULL AND expires_at > %s",
-		w.table, w.d.Arg(1), now, w.d.Arg(2), w.minute(now+" + "+w.d.Arg(3)), w.d.Arg(4), w.d.Arg(5), w.d.Arg(6), now)
+	return fmt.Sprintf("UPDATE %s SET state = 3, attempts = 0, crashes = 0, last_error = '', holder = '', lease_until = NULL, result = %s, expires_at = %s + %s, sweep_after = %s, revision = revision + 1 WHERE %s",
+		w.table, w.d.Arg(1), now, w.d.Arg(2), w.minute(now+" + "+w.d.Arg(3)), w.own(3, now))
+}
+
+// own is the condition on a claim that its owner may still end, with the parameters key, owner and epoch after n others.
+func (w writer) own(n int, now string) string {
+	return fmt.Sprintf("k = %s AND owner = %s AND epoch = %s AND state = 2 AND lease_until IS NOT NULL AND expires_at > %s", w.d.Arg(n+1), w.d.Arg(n+2), w.d.Arg(n+3), now)
+}
+
+// lock has the parameters key, owner and epoch.
+func (w writer) lock() string {
+	return fmt.Sprintf("SELECT alone FROM %s WHERE %s FOR NO KEY UPDATE", w.table, w.own(0, w.now(0)))
 }
 
 // forget deletes one record unless a lease runs.
