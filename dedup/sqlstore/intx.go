@@ -115,7 +115,7 @@ func (s *Store) writeVerdict(ctx context.Context, tx *sql.Tx, verdict *sql.Stmt,
 		res, err = tx.StmtContext(ctx, verdict).ExecContext(ctx, args...)
 	}
 	if err != nil {
-		return 0, err
+		return 0, tooLarge(s.dialect, len(f.Result), err)
 	}
 	return res.RowsAffected()
 }
