@@ -209,10 +209,19 @@ type found struct {
 func (b *batch) read(ctx context.Context, text string, items []int) (records map[int]*found, now int64, err error) {
 	records = make(map[int]*found, len(items))
 	err = b.each(ctx, items, func(piece []int) error {
-		now, err = b.fetch(ctx, text, b.rows(keyShape, piece, nil).Args(), records)
+		at, err := b.fetch(ctx, text, b.rows(keyShape, piece, nil).Args(), records)
+		now = max(now, at) // a piece that failed told no time
 		return err
 	})
-	return records, now, err
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, i := range items {
+		if records[i] == nil && !b.told[i] {
+			return nil, 0, fmt.Errorf("the database did not answer for key %x", *b.key(i))
+		}
+	}
+	return records, now, nil
 }
 
 func (b *batch) fetch(ctx context.Context, text string, args []any, records map[int]*found) (now int64, err error) {
@@ -226,6 +235,9 @@ func (b *batch) fetch(ctx context.Context, text string, args []any, records map[
 		f := &found{}
 		if now, err = scan(rows, &k, f); err != nil {
 			return 0, err
+		}
+		if now <= 0 {
+			return 0, errors.New("the database told no time")
 		}
 		i, err := b.item(k)
 		if err != nil {

@@ -74,7 +74,7 @@
 //	  above READ COMMITTED 1 more
 //
 // Each statement is a transaction of its own. What was repeated, lost or refused takes one or two more. Deadlocks and serialization failures
-// (40001, 40P01, 1213, 1020) are tried again three times, then the batch is halved until the contended row is alone, and the error
+// (40001, 40P01, 1213, 1020) are tried three times in all, then the batch is halved until the contended row is alone, and the error
 // is that item's. A lock wait that timed out halves at once.
 //
 // A finished row without a result takes about 490 bytes on PostgreSQL and 310 on MariaDB, indexes included.
