@@ -86,7 +86,7 @@
 // # Connections
 //
 // A call needs one connection at a time. While transactions of InTx run, one more is kept for beats, so
-// that they go out even when transactions hold all others, if SetMaxOpenConns allows three or more. Give
+// that they go out even when transactions hold all others, if SetMaxOpenConns allows three or more: one transaction fewer than that runs at a time. Give
 // the pool one connection for each handler and a few more for claims, verdicts and beats, and SetMaxIdleConns as many: database/sql keeps two by default and opens the rest anew for
 // each call. On SQLite there is one writer: beats wait while a transaction writes, so keep each well below
 // the lease.

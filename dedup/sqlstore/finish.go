@@ -22,7 +22,7 @@ func (s *Store) Extend(ctx context.Context, in []dedup.ExtendRequest, out []erro
 	if len(open) == 0 {
 		return ctx.Err()
 	}
-	err := s.beats.run(func(c conn) error {
+	err := s.beats.run(ctx, func(c conn) error {
 		b.c = c
 		return extending{b, in, out}.all(ctx, open)
 	})

@@ -23,7 +23,11 @@ func (s *Store) InTx(ctx context.Context, f dedup.FinishRequest, work func(tx *s
 	if err != nil {
 		return fmt.Errorf("sqlstore: in tx: prepare: %w: %w", dedup.ErrUnavailable, s.explain(err))
 	}
-	defer s.beats.reserve(ctx)()
+	release, err := s.beats.reserve(ctx)
+	if err != nil {
+		return fmt.Errorf("sqlstore: in tx: begin: %w", err)
+	}
+	defer release()
 	tx, err := s.beginTx(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
