@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"time"
 
 	"github.com/idemq/idemq/dedup"
 )
@@ -70,22 +71,30 @@ func (s *Store) remember(ctx context.Context, done []dedup.FinishRequest, tokens
 	})
 }
 
+// fairChance is the shortest time after which no answer is a fault of the front: a caller with less has hardly asked.
+const fairChance = 10 * time.Millisecond
+
 // ask makes one call of the front for n items, unless the front is being left alone, and reports
-// whether it was answered.
+// whether it was answered. Half of the caller's time, at least, is left to the decider.
 func (s *Store) ask(ctx context.Context, n int, call func(ctx context.Context) error) bool {
 	if !s.breaker.allows() {
 		s.counts.skipped.Add(uint64(n))
 		return false
 	}
-	bounded, cancel := context.WithTimeout(ctx, s.opts.Timeout)
+	limit := s.opts.Timeout
+	if end, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(end)/2)
+	}
+	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	err := call(bounded)
-	if err != nil && ctx.Err() != nil {
-		return false // the caller has gone, which tells nothing about the front
-	}
-	s.breaker.report(err)
-	if err != nil {
+	switch {
+	case err == nil:
+	case errors.Is(ctx.Err(), context.Canceled), bounded.Err() != nil && limit < min(fairChance, s.opts.Timeout):
+		return false // the caller has gone, or had no time, which tells nothing about the front
+	default:
 		s.counts.faults.Add(1)
 	}
+	s.breaker.report(err)
 	return err == nil
 }

@@ -44,7 +44,8 @@ type Front interface {
 // Options tune a Store; nil is the default.
 type Options struct {
 	// Timeout bounds each claim's and verdict's call of the front, and so what a slow one can add to a claim, and to a finish after
-	// its verdict stands. Default: 100 ms.
+	// its verdict stands. A call of the front takes at most half of the time that its caller has left, so that the decider
+	// can still be asked: a Guard gives a claim a quarter of Options.Lease, 5 s at most. Default: 100 ms.
 	Timeout time.Duration
 	// Pause is how long the front is left alone after three calls in a row have failed; then one
 	// call tries again. Default: 1 s.
