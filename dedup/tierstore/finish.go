@@ -12,6 +12,9 @@ import (
 // Finish implements dedup.Store. Once the decider has written what is done, the front is told, within
 // Options.Timeout; what comes of that is not the caller's concern.
 func (s *Store) Finish(ctx context.Context, in []dedup.FinishRequest, out []error) error {
+	if s.unfit != nil {
+		return s.unfit
+	}
 	if err := s.decider.Finish(ctx, in, out); err != nil {
 		return err // it may be written or not: the tokens stay for when the call is repeated
 	}
@@ -38,6 +41,9 @@ func written(err error) bool { return err == nil || errors.Is(err, dedup.ErrReco
 
 // InTx implements dedup.TxStore. The front is told after the commit, and only of one that was confirmed.
 func (s *Store) InTx(ctx context.Context, f dedup.FinishRequest, work func(tx *sql.Tx) error) error {
+	if s.unfit != nil {
+		return s.unfit
+	}
 	if err := s.decider.InTx(ctx, f, work); err != nil {
 		return err
 	}
