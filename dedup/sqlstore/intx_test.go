@@ -212,6 +212,15 @@ func TestEveryIsolationLevel(t *testing.T) {
 	})
 }
 
+func TestOptionsOfTransactionsAreCopied(t *testing.T) {
+	eachServer(t, func(t *testing.T, b *base) {
+		o := &sqlstore.Options{Tx: &sql.TxOptions{Isolation: sql.LevelReadCommitted}}
+		s := openShop(t, b, o)
+		o.Tx.ReadOnly = true
+		require.NoError(t, s.store.InTx(t.Context(), done(s.claim(t)), s.insert(1)))
+	})
+}
+
 func (s *shop) ordersIn(t testing.TB, tx *sql.Tx) (n int) {
 	t.Helper()
 	require.NoError(t, tx.QueryRow(fmt.Sprintf("SELECT count(*) FROM %s_orders", s.table)).Scan(&n))

@@ -76,7 +76,7 @@ func New(db *sql.DB, d Dialect, o *Options) (*Store, error) {
 	if db == nil {
 		return nil, errors.New("sqlstore: New: db is nil; pass what sql.Open returned")
 	}
-	s := &Store{db: db, dialect: d, tx: o.Tx, maxResult: o.MaxResult, clock: time.Now, prepared: make(map[string]*sql.Stmt)}
+	s := &Store{db: db, dialect: d, maxResult: o.MaxResult, clock: time.Now, prepared: make(map[string]*sql.Stmt)}
 	name := o.Table
 	if name == "" {
 		name = defaultTable
@@ -94,7 +94,11 @@ func New(db *sql.DB, d Dialect, o *Options) (*Store, error) {
 	if o.Tx != nil && o.Tx.ReadOnly {
 		return nil, errors.New("sqlstore: New: Options.Tx.ReadOnly is set, and the verdict could not be written; leave it off")
 	}
-	if s.tx == nil && d != SQLite {
+	switch {
+	case o.Tx != nil:
+		tx := *o.Tx // the caller's own may change
+		s.tx = &tx
+	case d != SQLite:
 		s.tx = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 	}
 	s.schema = sqldialect.Schema{Dialect: d, Table: s.table}
