@@ -49,6 +49,23 @@ func TestRecordBytesIsAboutWhatARecordCosts(t *testing.T) {
 	runtime.KeepAlive(s)
 }
 
+func TestMemoryFollowsTheLiveRecordsDown(t *testing.T) {
+	const n = 20_000
+	s := newForkable()
+	before := int64(heap())
+	fill(t, s.Store, n, time.Second)
+	full := int64(heap()) - before
+	s.Advance(time.Second)
+	in := []dedup.ClaimRequest{{Key: dedup.Key{0xff}, Owner: dedup.Owner{1}, Lease: time.Hour, Retention: time.Hour}}
+	out := make([]dedup.Verdict, 1)
+	for range 20 * n {
+		require.NoError(t, s.Claim(t.Context(), in, out))
+	}
+	require.Less(t, s.Len(), n/100)
+	require.Less(t, int64(heap())-before, full/10, "of a burst that is over, room included")
+	runtime.KeepAlive(s)
+}
+
 func heap() uint64 {
 	var m runtime.MemStats
 	runtime.GC()

@@ -6,11 +6,12 @@
 // new, and two processes do not see each other's claims.
 //
 // Expired records are dropped as other keys are claimed, so memory follows the number of
-// live records. A record costs about 250 bytes plus its result.
+// live records, also down. A record costs about 250 bytes plus its result.
 package memstore
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 type Store struct {
 	mu      sync.Mutex
 	records map[dedup.Key]*record
+	peak    int // records that the map has had room for
 	now     func() time.Time
 }
 
@@ -148,6 +150,7 @@ func (s *Store) keep(k dedup.Key, r *record, lost bool, err error) error {
 
 // sweepSome looks at two records, in the map's random order, and drops them if expired.
 func (s *Store) sweepSome(now time.Time) {
+	s.shrink()
 	seen := 0
 	for k, r := range s.records {
 		if !now.Before(r.expires) {
@@ -157,6 +160,24 @@ func (s *Store) sweepSome(now time.Time) {
 			return
 		}
 	}
+}
+
+// A map keeps the room that it once had, and looking for two records in one that was emptied takes as long as
+// looking through all of it. So it is made anew once it is nearly empty, unless it is small anyway.
+const (
+	shrinkTo  = 16 // records left of the peak: one in so many
+	smallPeak = 1 << 10
+)
+
+func (s *Store) shrink() {
+	n := len(s.records)
+	s.peak = max(s.peak, n)
+	if s.peak < smallPeak || n > s.peak/shrinkTo {
+		return
+	}
+	records := make(map[dedup.Key]*record, n)
+	maps.Copy(records, s.records)
+	s.records, s.peak = records, n
 }
 
 var (

@@ -57,7 +57,8 @@ func (s *Store) run(ctx context.Context, b *batch) error {
 		}
 		if e != nil {
 			failed++
-			err = fmt.Errorf("redisstore: %s of %d: %w", b.script.name, len(c.items), e)
+			// The script may have run all the same: only the same owner's next call tells.
+			err = fmt.Errorf("redisstore: %s of %d: %w: %w", b.script.name, len(c.items), dedup.ErrUnavailable, e)
 			for _, i := range c.items {
 				b.fault(i, err)
 			}

@@ -38,7 +38,8 @@
 //
 // A batch of any size up to 4,096 is one script call and one round trip on one node or Sentinel. On a Cluster
 // keys carry one of 64 hash tags, so a batch is at most 64 calls, sent in one pipeline to each node,
-// side by side. A call that fails there is the error of its own items; the others are answered.
+// side by side. A call that fails there is the error of its own items, which is dedup.ErrUnavailable since it may have been done; the others are
+// answered.
 // While a slot moves, a call with keys on both sides is repeated key by key. Scripts are called by
 // digest, and sent whole to a server that does not know them.
 //
@@ -46,6 +47,10 @@
 // in the server's two tables: 177 and 193 MB of used_memory for each million IDs within their retention
 // (Debian's Redis 7.0.15, BenchmarkBytesPerID; 16 less where jemalloc is Redis's own). A result
 // adds its length; a claim that is held adds its holder's name and 7 bytes.
+//
+// Results have no limit of this package's own, and a batch is not cut by their size: a call with all of them is one request, which
+// the server takes up to client-query-buffer-limit (1 GB), and runs while everybody waits. Above some 100 KB keep a result
+// elsewhere and store where it is.
 //
 // # In front of a database
 //

@@ -70,16 +70,41 @@ func (b *batch) each(ctx context.Context, items []int, run func(piece []int) err
 			}
 			n++
 		}
-		piece := items[:n]
-		items = items[n:]
-		err := b.s.dialect.Contend(ctx, n, func(from, to int) error { return run(piece[from:to]) }, func(at int, err error) {
-			b.tell(piece[at], fmt.Errorf("sqlstore: key %x: %w", *b.key(piece[at]), err))
-		})
-		if err != nil {
+		if err := b.piece(ctx, items[:n], run); err != nil {
 			return err
 		}
+		items = items[n:]
 	}
 	return nil
+}
+
+// piece runs one statement, and halves what has results and the server finds too big, until the item that is to blame is
+// alone. Without results it is no item's fault, but the table's or the server's.
+func (b *batch) piece(ctx context.Context, items []int, run func(piece []int) error) error {
+	err := b.s.dialect.Contend(ctx, len(items), func(from, to int) error { return run(items[from:to]) }, func(at int, err error) {
+		b.tell(items[at], fmt.Errorf("sqlstore: key %x: %w", *b.key(items[at]), err))
+	})
+	sized := func(i int) bool { return b.size(i) > 0 }
+	if err == nil || ctx.Err() != nil || sqldialect.Classify(b.s.dialect, err) != sqldialect.TooBig || b.size == nil || !slices.ContainsFunc(items, sized) {
+		return err
+	}
+	if len(items) == 1 {
+		b.tell(items[0], fmt.Errorf("sqlstore: key %x: %w", *b.key(items[0]), tooLarge(b.s.dialect, b.size(items[0]), err)))
+		return nil
+	}
+	half := len(items) / 2
+	if err := b.piece(ctx, items[:half], run); err != nil {
+		return err
+	}
+	return b.piece(ctx, items[half:], run)
+}
+
+// tooLarge makes dedup.ErrResultTooLarge of a server's refusal of what has a result of that size.
+func tooLarge(d Dialect, size int, err error) error {
+	if size == 0 || sqldialect.Classify(d, err) != sqldialect.TooBig {
+		return err
+	}
+	return fmt.Errorf("%w, whose limit is below Options.MaxResult (MySQL: max_allowed_packet; results are sent twice as long): it has %d bytes: %w", dedup.ErrResultTooLarge, size, err)
 }
 
 // tell gives an item its own fault; it takes no part any more.
@@ -184,10 +209,19 @@ type found struct {
 func (b *batch) read(ctx context.Context, text string, items []int) (records map[int]*found, now int64, err error) {
 	records = make(map[int]*found, len(items))
 	err = b.each(ctx, items, func(piece []int) error {
-		now, err = b.fetch(ctx, text, b.rows(keyShape, piece, nil).Args(), records)
+		at, err := b.fetch(ctx, text, b.rows(keyShape, piece, nil).Args(), records)
+		now = max(now, at) // a piece that failed told no time
 		return err
 	})
-	return records, now, err
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, i := range items {
+		if records[i] == nil && !b.told[i] {
+			return nil, 0, fmt.Errorf("the database did not answer for key %x", *b.key(i))
+		}
+	}
+	return records, now, nil
 }
 
 func (b *batch) fetch(ctx context.Context, text string, args []any, records map[int]*found) (now int64, err error) {
@@ -201,6 +235,9 @@ func (b *batch) fetch(ctx context.Context, text string, args []any, records map[
 		f := &found{}
 		if now, err = scan(rows, &k, f); err != nil {
 			return 0, err
+		}
+		if now <= 0 {
+			return 0, errors.New("the database told no time")
 		}
 		i, err := b.item(k)
 		if err != nil {

@@ -21,11 +21,11 @@ func TestStatementsOfEachCall(t *testing.T) {
 		},
 		sqlstore.MySQL: {
 			"claim of new keys": "SELECT INSERT", "claim of done keys": "SELECT", "claim in progress": "SELECT", "takeover": "SELECT SELECT UPDATE",
-			"extend": "SELECT UPDATE", "finish": "UPDATE", "finish repeated": "UPDATE SELECT", "finish of lost records": "UPDATE SELECT INSERT", "in tx": "BEGIN UPDATE COMMIT",
+			"extend": "SELECT UPDATE", "finish": "UPDATE", "finish repeated": "UPDATE SELECT", "finish of lost records": "UPDATE SELECT INSERT", "in tx": "BEGIN SAVEPOINT RELEASE UPDATE COMMIT",
 		},
 		sqlstore.SQLite: {
 			"claim of new keys": "SELECT INSERT", "claim of done keys": "SELECT", "claim in progress": "SELECT", "takeover": "SELECT UPDATE",
-			"extend": "UPDATE", "finish": "UPDATE", "finish repeated": "UPDATE SELECT", "finish of lost records": "UPDATE SELECT INSERT", "in tx": "BEGIN UPDATE UPDATE COMMIT",
+			"extend": "UPDATE", "finish": "UPDATE", "finish repeated": "UPDATE SELECT", "finish of lost records": "UPDATE SELECT INSERT", "in tx": "BEGIN UPDATE RELEASE UPDATE COMMIT",
 		},
 	}
 	eachBase(t, func(t *testing.T, b *base) {
@@ -74,4 +74,19 @@ func TestStatementsOfEachCall(t *testing.T) {
 			require.Equal(t, want[b.dialect][name], strings.Join(spy.statements(), " "), name)
 		}
 	})
+}
+
+// Above READ COMMITTED one statement more keeps the claim.
+func TestStatementsOfASerializableTransaction(t *testing.T) {
+	b := openPostgreSQL(t)
+	b, spy := b.spied(t, b.dsn)
+	s := b.bare(t, &sqlstore.Options{Tx: &sql.TxOptions{Isolation: sql.LevelSerializable}})
+	require.NoError(t, s.Migrate(t.Context()))
+	h := acquireAll(t, s, ask(newKey()))[0]
+	spy.watch(nil)
+	require.NoError(t, s.InTx(t.Context(), done(h), func(*sql.Tx) error {
+		extendAll(t, s, []dedup.Held{h})
+		return nil
+	}))
+	require.Equal(t, "BEGIN SELECT UPDATE COMMIT", strings.Join(spy.statements(), " "), "and none for a beat")
 }

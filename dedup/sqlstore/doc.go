@@ -29,9 +29,26 @@
 // transaction's last statement is UPDATE … SET state = done WHERE the key, the owner and the epoch are those of the
 // claim and it is still in progress. No row means that another took over: everything is rolled back. So the effect
 // happens once, whatever dies when, as long as all of it is in that transaction, and its end is left to InTx. Use ctx in its
-// statements: one that waits without it is waited for. Do not end the transaction: Commit and Rollback in work that returns nil are answered dedup.ErrTxEnded; a Commit before an
-// error, a COMMIT or ROLLBACK sent as text, and what commits by itself on MySQL (CREATE TABLE, TRUNCATE, LOCK
-// TABLES, SET autocommit) go unseen, and take the guarantee with them.
+// statements: one that waits without it is waited for.
+//
+// Do not end the transaction, and return the error of every statement that fails, or put a savepoint around one that
+// may. Commit and Rollback in work that returns nil are answered dedup.ErrTxEnded. MySQL and SQLite roll a transaction
+// back by themselves at some errors (a deadlock; OR ROLLBACK, an interrupted write, a full disk), and MySQL commits it
+// before some statements (CREATE TABLE, TRUNCATE, LOCK TABLES, SET autocommit). So there it begins with SAVEPOINT idemq, and
+// RELEASE SAVEPOINT idemq goes before the verdict: where that fails, for such a reason or for a COMMIT or ROLLBACK
+// sent as text, no verdict is written. That is dedup.ErrConflict, so work is done again, and from the third time in a row of one
+// claim on dedup.ErrTxEnded. What work wrote after its transaction had gone is committed by then, each statement by itself.
+// PostgreSQL refuses everything after a failed statement; a COMMIT or ROLLBACK sent to it as text goes unseen, as anywhere a Commit
+// before an error, and takes the guarantee with it.
+//
+// # Isolation
+//
+// Transactions are READ COMMITTED unless Options.Tx says otherwise. Above that, and where it leaves the level to the server, PostgreSQL's
+// begin with one statement more, which locks the claim's row: a beat after the snapshot would make the verdict a serialization failure. The
+// lock stands for the lease while the transaction lasts, however long, and its beats write nothing. So the lease
+// does not bound the wait for the work of a process that stands still or a machine that is gone: the server's tcp_keepalives_idle and
+// idle_in_transaction_session_timeout do, as for every other row that the work has locked. On MariaDB with
+// innodb_snapshot_isolation (on by default from 11.6.2) leave Tx as it is, or keep work at REPEATABLE READ shorter than a third of its lease.
 //
 // # Clocks
 //
@@ -52,10 +69,12 @@
 //	  or a lost lease
 //	beat                   1               2                 1
 //	finish                 1               1                 1
-//	InTx                   BEGIN, 1, COMMIT                  BEGIN, 2, COMMIT
+//	InTx                   BEGIN,          BEGIN,            BEGIN,
+//	                       1, COMMIT       3, COMMIT         3, COMMIT
+//	  above READ COMMITTED 1 more
 //
 // Each statement is a transaction of its own. What was repeated, lost or refused takes one or two more. Deadlocks and serialization failures
-// (40001, 40P01, 1213, 1020) are tried again three times, then the batch is halved until the contended row is alone, and the error
+// (40001, 40P01, 1213, 1020) are tried three times in all, then the batch is halved until the contended row is alone, and the error
 // is that item's. A lock wait that timed out halves at once.
 //
 // A finished row without a result takes about 490 bytes on PostgreSQL and 310 on MariaDB, indexes included.
@@ -67,7 +86,7 @@
 // # Connections
 //
 // A call needs one connection at a time. While transactions of InTx run, one more is kept for beats, so
-// that they go out even when transactions hold all others, if SetMaxOpenConns allows three or more. Give
+// that they go out even when transactions hold all others, if SetMaxOpenConns allows three or more: one transaction fewer than that runs at a time. Give
 // the pool one connection for each handler and a few more for claims, verdicts and beats, and SetMaxIdleConns as many: database/sql keeps two by default and opens the rest anew for
 // each call. On SQLite there is one writer: beats wait while a transaction writes, so keep each well below
 // the lease.

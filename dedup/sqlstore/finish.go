@@ -22,7 +22,7 @@ func (s *Store) Extend(ctx context.Context, in []dedup.ExtendRequest, out []erro
 	if len(open) == 0 {
 		return ctx.Err()
 	}
-	err := s.beats.run(func(c conn) error {
+	err := s.beats.run(ctx, func(c conn) error {
 		b.c = c
 		return extending{b, in, out}.all(ctx, open)
 	})
@@ -41,6 +41,10 @@ type extending struct {
 
 func (e extending) all(ctx context.Context, open []int) error {
 	for round := 1; ; round++ {
+		open = slices.DeleteFunc(open, func(i int) bool { return e.s.locked.keeps(&e.in[i]) })
+		if len(open) == 0 {
+			return nil
+		}
 		hit, err := e.beat(ctx, open)
 		if err != nil {
 			return err

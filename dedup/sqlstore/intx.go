@@ -12,7 +12,7 @@ import (
 
 // InTx implements dedup.TxStore. On SQLite the transaction takes the lock to write at once, whatever
 // the DSN says, so that work which reads first cannot fail with SQLITE_BUSY_SNAPSHOT when it writes.
-func (s *Store) InTx(ctx context.Context, f dedup.FinishRequest, work func(tx *sql.Tx) error) error {
+func (s *Store) InTx(ctx context.Context, f dedup.FinishRequest, work func(tx *sql.Tx) error) (err error) {
 	if f.State != dedup.Done || f.Condemned {
 		return fmt.Errorf("sqlstore: in tx: only a claim to run ends in its transaction, as done; this one is to end as %v", f.State)
 	}
@@ -23,7 +23,11 @@ func (s *Store) InTx(ctx context.Context, f dedup.FinishRequest, work func(tx *s
 	if err != nil {
 		return fmt.Errorf("sqlstore: in tx: prepare: %w: %w", dedup.ErrUnavailable, s.explain(err))
 	}
-	defer s.beats.reserve(ctx)()
+	release, err := s.beats.reserve(ctx)
+	if err != nil {
+		return fmt.Errorf("sqlstore: in tx: begin: %w", err)
+	}
+	defer release()
 	tx, err := s.beginTx(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -37,17 +41,30 @@ func (s *Store) InTx(ctx context.Context, f dedup.FinishRequest, work func(tx *s
 			_ = tx.Rollback()
 		}
 	}()
+	if s.text.lock != "" {
+		if err := s.lock(ctx, tx, &f); err != nil {
+			over = true
+			return err
+		}
+		defer func() { s.unlock(ctx, &f, err) }()
+	}
 	err = work(tx)
 	over = true
 	if err != nil {
 		return s.afterWork(ctx, tx, err)
 	}
 	n, err := s.writeVerdict(ctx, tx, verdict, &f)
+	var gone *vanishedError
+	if errors.As(err, &gone) {
+		_ = tx.Rollback()
+		return s.afterVanishing(f.Owner, gone)
+	}
+	s.vanished.forget(f.Owner)
 	switch {
 	case errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil:
 		return fmt.Errorf("sqlstore: in tx: %w: the verdict could not go with it; return nil to commit or an error to roll back, and call neither Commit nor Rollback", dedup.ErrTxEnded)
 	case err != nil:
-		return s.afterVerdict(ctx, tx, err)
+		return s.afterVerdict(ctx, tx, "verdict", err)
 	case n == 0:
 		return s.afterMiss(ctx, tx, &f)
 	}
@@ -56,10 +73,10 @@ func (s *Store) InTx(ctx context.Context, f dedup.FinishRequest, work func(tx *s
 
 func (s *Store) beginTx(ctx context.Context) (*sql.Tx, error) {
 	tx, err := s.db.BeginTx(ctx, s.tx)
-	if err != nil || s.dialect != SQLite {
+	if err != nil || s.text.enter == "" {
 		return tx, err
 	}
-	if _, err := tx.ExecContext(ctx, s.text.reserve); err != nil {
+	if _, err := tx.ExecContext(ctx, s.text.enter); err != nil {
 		_ = tx.Rollback()
 		return nil, err
 	}
@@ -75,7 +92,7 @@ func (s *Store) afterWork(ctx context.Context, tx *sql.Tx, err error) error {
 	switch {
 	case ended:
 		return err
-	case rolledBack != nil && !errors.Is(rolledBack, sql.ErrTxDone):
+	case rolledBack != nil && !errors.Is(rolledBack, sql.ErrTxDone) && !sqldialect.Answered(s.dialect, rolledBack): // SQLite refuses where it rolled back by itself
 		return fmt.Errorf("%w: the connection was lost in the middle of the transaction: %w", dedup.ErrUnavailable, err)
 	case sqldialect.Classify(s.dialect, err) == sqldialect.Conflict:
 		return fmt.Errorf("%w: %w", dedup.ErrConflict, err)
@@ -85,6 +102,9 @@ func (s *Store) afterWork(ctx context.Context, tx *sql.Tx, err error) error {
 
 // writeVerdict returns how many rows it changed, 1 or 0.
 func (s *Store) writeVerdict(ctx context.Context, tx *sql.Tx, verdict *sql.Stmt, f *dedup.FinishRequest) (int64, error) {
+	if err := s.leave(ctx, tx); err != nil {
+		return 0, err
+	}
 	var result []byte
 	if len(f.Result) > 0 {
 		result = f.Result
@@ -99,24 +119,24 @@ func (s *Store) writeVerdict(ctx context.Context, tx *sql.Tx, verdict *sql.Stmt,
 		res, err = tx.StmtContext(ctx, verdict).ExecContext(ctx, args...)
 	}
 	if err != nil {
-		return 0, err
+		return 0, tooLarge(s.dialect, len(f.Result), err)
 	}
 	return res.RowsAffected()
 }
 
-// afterVerdict: the verdict could not be written, so nothing of the transaction happens.
-func (s *Store) afterVerdict(ctx context.Context, tx *sql.Tx, err error) error {
+// afterVerdict: a statement of this package's own failed, so nothing of the transaction happens.
+func (s *Store) afterVerdict(ctx context.Context, tx *sql.Tx, what string, err error) error {
 	_ = tx.Rollback()
 	kind := error(dedup.ErrUnavailable)
 	switch {
 	case sqldialect.Classify(s.dialect, err) == sqldialect.Conflict:
 		kind = dedup.ErrConflict
 	case ctx.Err() != nil:
-		return fmt.Errorf("sqlstore: in tx: verdict: %w: %w", context.Cause(ctx), err)
+		return fmt.Errorf("sqlstore: in tx: %s: %w: %w", what, context.Cause(ctx), err)
 	case sqldialect.Answered(s.dialect, err):
-		return fmt.Errorf("sqlstore: in tx: verdict: %w", s.explain(err))
+		return fmt.Errorf("sqlstore: in tx: %s: %w", what, s.explain(err))
 	}
-	return fmt.Errorf("sqlstore: in tx: verdict: %w: %w", kind, err)
+	return fmt.Errorf("sqlstore: in tx: %s: %w: %w", what, kind, err)
 }
 
 // afterMiss rolls back and finds out, outside the transaction, whose snapshot may be old, why no row

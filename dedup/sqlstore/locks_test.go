@@ -101,6 +101,73 @@ func TestBeatsGoOutWhileThePoolIsExhausted(t *testing.T) {
 	})
 }
 
+// The place of a connection for beats that broke is not for the next transaction, which waits for one.
+func TestBeatsGoOnAfterTheirConnectionBroke(t *testing.T) {
+	near := openPostgreSQL(t)
+	b := openDB(t, near.dialect, "pgx", near.dsn+"&application_name="+near.table)
+	b.table = near.table
+	b.SetMaxOpenConns(4)
+	s := openShop(t, b, nil)
+	const works = 4
+	held := acquireAll(t, s.store, asks(works)...)
+	inside, leave, over := make(chan struct{}, works), make(chan struct{}), make(chan error, works)
+	for i := range held {
+		go func() {
+			over <- s.store.InTx(t.Context(), done(held[i]), func(tx *sql.Tx) error {
+				inside <- struct{}{}
+				<-leave
+				return s.insert(i)(tx)
+			})
+		}()
+	}
+	for range works - 1 {
+		<-inside
+	}
+	beat := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		in := make([]dedup.ExtendRequest, works)
+		for i := range in {
+			in[i].Held = held[i]
+		}
+		return s.store.Extend(ctx, in, make([]error, works))
+	}
+	require.NoError(t, beat())
+	for range 3 {
+		var ended int
+		require.NoError(t, near.QueryRow("SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity WHERE application_name = $1 AND state = 'idle'", near.table).Scan(&ended))
+		require.Equal(t, 1, ended, "the connection for beats; the others are in transactions")
+		require.Error(t, beat())
+		require.NoError(t, beat())
+	}
+	close(leave)
+	for range held {
+		require.NoError(t, <-over)
+	}
+	require.Zero(t, b.Stats().InUse)
+}
+
+// Who waits to be let in waits no longer than its context.
+func TestTransactionThatIsNotLetInEndsWithItsContext(t *testing.T) {
+	b := openPostgreSQL(t)
+	b.SetMaxOpenConns(3)
+	s := openShop(t, b, nil)
+	held := acquireAll(t, s.store, asks(3)...)
+	first := func(*sql.Tx) error {
+		return s.store.InTx(t.Context(), done(held[1]), func(*sql.Tx) error {
+			ctx, cancel := context.WithCancel(t.Context())
+			over := make(chan error, 1)
+			go func() { over <- s.store.InTx(ctx, done(held[2]), func(*sql.Tx) error { panic("not to be called") }) }()
+			cancel()
+			require.ErrorIs(t, <-over, context.Canceled)
+			return nil
+		})
+	}
+	require.NoError(t, s.store.InTx(t.Context(), done(held[0]), first))
+	require.NoError(t, s.store.InTx(t.Context(), done(held[2]), s.insert(1)))
+	require.Zero(t, b.Stats().InUse)
+}
+
 // One connection is enough for everything but beats during a transaction.
 func TestOneConnectionIsEnough(t *testing.T) {
 	eachBase(t, func(t *testing.T, b *base) {

@@ -17,6 +17,16 @@ type spy struct {
 	mu   sync.Mutex
 	seen []string
 	hook func(n int, text string) // before the nth statement, from 1; may be nil
+
+	// fault is the answer to prepared statements, where it is none: set before they run.
+	fault func(text string, args []driver.NamedValue) error
+}
+
+func (s *spy) refuse(text string, args []driver.NamedValue) error {
+	if s.fault == nil {
+		return nil
+	}
+	return s.fault(text, args)
 }
 
 func (s *spy) on(text string) {
@@ -157,11 +167,17 @@ type spyStmt struct {
 
 func (s *spyStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
 	s.spy.on(s.text)
+	if err := s.spy.refuse(s.text, args); err != nil {
+		return nil, err
+	}
 	return s.Stmt.(driver.StmtQueryContext).QueryContext(ctx, args)
 }
 
 func (s *spyStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
 	s.spy.on(s.text)
+	if err := s.spy.refuse(s.text, args); err != nil {
+		return nil, err
+	}
 	return s.Stmt.(driver.StmtExecContext).ExecContext(ctx, args)
 }
 

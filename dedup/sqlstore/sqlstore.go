@@ -35,6 +35,8 @@ type Store struct {
 	maxResult int
 	clock     func() time.Time // SQLite's; the servers have their own
 	beats     lane
+	vanished  vanished
+	locked    locked
 
 	mu       sync.Mutex
 	prepared map[string]*sql.Stmt // MySQL and SQLite: they would parse each text again
@@ -46,8 +48,8 @@ type Options struct {
 	// it is not the connection's own. Applications may share one: their keys differ all the same.
 	// Default: "idemq_dedup".
 	Table string
-	// Tx are the options of the transactions that InTx begins. Default: READ COMMITTED on PostgreSQL and
-	// MySQL; SQLite has one kind only.
+	// Tx are the options of the transactions that InTx begins. Above READ COMMITTED, and at the server's own
+	// default, read "Isolation" in the package's documentation. Default: READ COMMITTED on PostgreSQL and MySQL; SQLite has one kind only.
 	Tx *sql.TxOptions
 	// MaxResult bounds a result, in bytes; a larger one is an error of its Finish.
 	// Default: 1 MiB.
@@ -74,7 +76,7 @@ func New(db *sql.DB, d Dialect, o *Options) (*Store, error) {
 	if db == nil {
 		return nil, errors.New("sqlstore: New: db is nil; pass what sql.Open returned")
 	}
-	s := &Store{db: db, dialect: d, tx: o.Tx, maxResult: o.MaxResult, clock: time.Now, prepared: make(map[string]*sql.Stmt)}
+	s := &Store{db: db, dialect: d, maxResult: o.MaxResult, clock: time.Now, prepared: make(map[string]*sql.Stmt)}
 	name := o.Table
 	if name == "" {
 		name = defaultTable
@@ -92,7 +94,11 @@ func New(db *sql.DB, d Dialect, o *Options) (*Store, error) {
 	if o.Tx != nil && o.Tx.ReadOnly {
 		return nil, errors.New("sqlstore: New: Options.Tx.ReadOnly is set, and the verdict could not be written; leave it off")
 	}
-	if s.tx == nil && d != SQLite {
+	switch {
+	case o.Tx != nil:
+		tx := *o.Tx // the caller's own may change
+		s.tx = &tx
+	case d != SQLite:
 		s.tx = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 	}
 	s.schema = sqldialect.Schema{Dialect: d, Table: s.table}
@@ -100,6 +106,9 @@ func New(db *sql.DB, d Dialect, o *Options) (*Store, error) {
 		return nil, fmt.Errorf("sqlstore: New: %w", err)
 	}
 	s.text = newStatements(d, s.table)
+	if d == PostgreSQL && s.tx.Isolation != sql.LevelReadCommitted && s.tx.Isolation != sql.LevelReadUncommitted {
+		s.text.lock = writer{d, s.table.Quoted()}.lock()
+	}
 	s.beats.db = db
 	return s, nil
 }

@@ -59,7 +59,9 @@ type statements struct {
 	finish  string
 	word    string // finishes claims without results and reasons
 	verdict string // finishes one claim inside a transaction
-	reserve string // SQLite: takes the lock to write
+	enter   string // MySQL and SQLite: the first in a transaction
+	leave   string // MySQL and SQLite: the last before the verdict
+	lock    string // PostgreSQL, where a beat would be a conflict: keeps one claim inside a transaction
 	forget  string
 	sweep   string
 }
@@ -84,9 +86,11 @@ func newStatements(d sqldialect.Dialect, t sqldialect.Table) statements {
 		s.begin = w.begin()
 		s.probe = w.unlocked(recordShape, "t.revision = q.was")
 		s.free = w.unlocked(beatShape, w.mine(1))
+		s.enter, s.leave = setMark, releaseMark
 	case sqldialect.SQLite:
 		s.begin = w.begin()
-		s.reserve = "UPDATE " + w.table + " SET state = state WHERE k = x''"
+		s.enter = "UPDATE " + w.table + " SET state = state WHERE k = x''; " + setMark // which takes the lock to write
+		s.leave = releaseMark
 	}
 	return s
 }
@@ -275,8 +279,18 @@ func (w writer) finish(shape sqldialect.Shape, reason, result string) string {
 // verdict has the parameters result, ttl twice, key, owner and epoch.
 func (w writer) verdict() string {
 	now := w.now(6)
-	return fmt.Sprintf("UPDATE %s SET state = 3, attempts = 0, crashes = 0, last_error = '', holder = '', lease_until = NULL, result = %s, expires_at = %s + %s, sweep_after = %s, revision = revision + 1 WHERE k = %s AND owner = %s AND epoch = %s AND state = 2 AND lease_until IS NOT NULL AND expires_at > %s",
-		w.table, w.d.Arg(1), now, w.d.Arg(2), w.minute(now+" + "+w.d.Arg(3)), w.d.Arg(4), w.d.Arg(5), w.d.Arg(6), now)
+	return fmt.Sprintf("UPDATE %s SET state = 3, attempts = 0, crashes = 0, last_error = '', holder = '', lease_until = NULL, result = %s, expires_at = %s + %s, sweep_after = %s, revision = revision + 1 WHERE %s",
+		w.table, w.d.Arg(1), now, w.d.Arg(2), w.minute(now+" + "+w.d.Arg(3)), w.own(3, now))
+}
+
+// own is the condition on a claim that its owner may still end, with the parameters key, owner and epoch after n others.
+func (w writer) own(n int, now string) string {
+	return fmt.Sprintf("k = %s AND owner = %s AND epoch = %s AND state = 2 AND lease_until IS NOT NULL AND expires_at > %s", w.d.Arg(n+1), w.d.Arg(n+2), w.d.Arg(n+3), now)
+}
+
+// lock has the parameters key, owner and epoch.
+func (w writer) lock() string {
+	return fmt.Sprintf("SELECT alone FROM %s WHERE %s FOR NO KEY UPDATE", w.table, w.own(0, w.now(0)))
 }
 
 // forget deletes one record unless a lease runs.

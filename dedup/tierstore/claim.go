@@ -11,6 +11,9 @@ import (
 // leaves. A fault of the front is none of this call. A fault of the decider is the error of the call, or,
 // where the front has answered some items, of each of the others.
 func (s *Store) Claim(ctx context.Context, in []dedup.ClaimRequest, out []dedup.Verdict) error {
+	if s.unfit != nil {
+		return s.unfit
+	}
 	tokens := make([]Token, len(in))
 	left := s.lookup(ctx, in, out, tokens)
 	s.counts.asked.Add(uint64(len(left)))

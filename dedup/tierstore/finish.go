@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"time"
 
 	"github.com/idemq/idemq/dedup"
 )
@@ -11,6 +12,9 @@ import (
 // Finish implements dedup.Store. Once the decider has written what is done, the front is told, within
 // Options.Timeout; what comes of that is not the caller's concern.
 func (s *Store) Finish(ctx context.Context, in []dedup.FinishRequest, out []error) error {
+	if s.unfit != nil {
+		return s.unfit
+	}
 	if err := s.decider.Finish(ctx, in, out); err != nil {
 		return err // it may be written or not: the tokens stay for when the call is repeated
 	}
@@ -37,6 +41,9 @@ func written(err error) bool { return err == nil || errors.Is(err, dedup.ErrReco
 
 // InTx implements dedup.TxStore. The front is told after the commit, and only of one that was confirmed.
 func (s *Store) InTx(ctx context.Context, f dedup.FinishRequest, work func(tx *sql.Tx) error) error {
+	if s.unfit != nil {
+		return s.unfit
+	}
 	if err := s.decider.InTx(ctx, f, work); err != nil {
 		return err
 	}
@@ -70,22 +77,30 @@ func (s *Store) remember(ctx context.Context, done []dedup.FinishRequest, tokens
 	})
 }
 
+// fairChance is the shortest time after which no answer is a fault of the front: a caller with less has hardly asked.
+const fairChance = 10 * time.Millisecond
+
 // ask makes one call of the front for n items, unless the front is being left alone, and reports
-// whether it was answered.
+// whether it was answered. Half of the caller's time, at least, is left to the decider.
 func (s *Store) ask(ctx context.Context, n int, call func(ctx context.Context) error) bool {
 	if !s.breaker.allows() {
 		s.counts.skipped.Add(uint64(n))
 		return false
 	}
-	bounded, cancel := context.WithTimeout(ctx, s.opts.Timeout)
+	limit := s.opts.Timeout
+	if end, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(end)/2)
+	}
+	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	err := call(bounded)
-	if err != nil && ctx.Err() != nil {
-		return false // the caller has gone, which tells nothing about the front
-	}
-	s.breaker.report(err)
-	if err != nil {
+	switch {
+	case err == nil:
+	case errors.Is(ctx.Err(), context.Canceled), bounded.Err() != nil && limit < min(fairChance, s.opts.Timeout):
+		return false // the caller has gone, or had no time, which tells nothing about the front
+	default:
 		s.counts.faults.Add(1)
 	}
+	s.breaker.report(err)
 	return err == nil
 }

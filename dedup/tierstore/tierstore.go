@@ -44,7 +44,8 @@ type Front interface {
 // Options tune a Store; nil is the default.
 type Options struct {
 	// Timeout bounds each claim's and verdict's call of the front, and so what a slow one can add to a claim, and to a finish after
-	// its verdict stands. Default: 100 ms.
+	// its verdict stands. A call of the front takes at most half of the time that its caller has left, so that the decider
+	// can still be asked: a Guard gives a claim a quarter of Options.Lease, 5 s at most. Default: 100 ms.
 	Timeout time.Duration
 	// Pause is how long the front is left alone after three calls in a row have failed; then one
 	// call tries again. Default: 1 s.
@@ -68,13 +69,13 @@ func (o *Options) filled() Options {
 	if o != nil {
 		f = *o
 	}
-	if f.Timeout <= 0 {
+	if f.Timeout == 0 {
 		f.Timeout = defaultTimeout
 	}
-	if f.Pause <= 0 {
+	if f.Pause == 0 {
 		f.Pause = defaultPause
 	}
-	if f.MaxResult <= 0 {
+	if f.MaxResult == 0 {
 		f.MaxResult = defaultMaxResult
 	}
 	if f.Logger == nil {
@@ -88,34 +89,75 @@ type Store struct {
 	decider Decider
 	front   Front
 	opts    Options
+	unfit   error // why this store cannot be used at all
 	breaker breaker
 	held    heldTokens
 	counts  counts
 }
 
-// New returns the two-level store with the default options. It does no I/O.
+// New returns the two-level store with the default options. It does no I/O. What is wrong with its parts, or with options, is
+// the error of every later call, [Store.Ping] included.
 func New(decider Decider, front Front) *Store { return NewWithOptions(decider, front, nil) }
 
 // NewWithOptions is New with options.
 func NewWithOptions(decider Decider, front Front, o *Options) *Store {
 	s := &Store{decider: decider, front: front, opts: o.filled()}
+	if err := s.check(); err != nil {
+		s.unfit = fmt.Errorf("tierstore: %w: %w", dedup.ErrUnsafeStore, err)
+	}
 	s.breaker = breaker{pause: s.opts.Pause, log: s.opts.Logger}
 	return s
 }
 
+func (s *Store) check() error {
+	switch {
+	case s.decider == nil:
+		return errors.New("decider is nil; pass the store that decides, such as what sqlstore.New returned")
+	case s.front == nil:
+		return errors.New("front is nil; pass the fast store, such as what redisstore.New returned")
+	case s.opts.Timeout < 0:
+		return fmt.Errorf("Options.Timeout %v is negative; leave it zero for %v", s.opts.Timeout, defaultTimeout)
+	case s.opts.Pause < 0:
+		return fmt.Errorf("Options.Pause %v is negative; leave it zero for %v", s.opts.Pause, defaultPause)
+	case s.opts.MaxResult < 0:
+		return fmt.Errorf("Options.MaxResult %d is negative; leave it zero for %d bytes", s.opts.MaxResult, defaultMaxResult)
+	}
+	return nil
+}
+
+// RecordBytes implements dedup.Sizer: of the decider's row and the front's copy, as far as they know.
+func (s *Store) RecordBytes() int {
+	n := 0
+	for _, level := range []any{s.decider, s.front} {
+		if sizer, ok := level.(dedup.Sizer); ok && s.unfit == nil {
+			n += sizer.RecordBytes()
+		}
+	}
+	return n
+}
+
 // Extend implements dedup.Store. It is the decider's alone.
 func (s *Store) Extend(ctx context.Context, in []dedup.ExtendRequest, out []error) error {
+	if s.unfit != nil {
+		return s.unfit
+	}
 	return s.decider.Extend(ctx, in, out)
 }
 
 // Inspect implements dedup.Admin. It is the decider's alone.
 func (s *Store) Inspect(ctx context.Context, k dedup.Key) (dedup.Record, error) {
+	if s.unfit != nil {
+		return dedup.Record{}, s.unfit
+	}
 	return s.decider.Inspect(ctx, k)
 }
 
 // Forget implements dedup.Admin: in the decider, then in the front. Where only the first succeeded
 // duplicates may still be answered from the front, so that is an error, and Forget is to be repeated.
 func (s *Store) Forget(ctx context.Context, k dedup.Key) error {
+	if s.unfit != nil {
+		return s.unfit
+	}
 	if err := s.decider.Forget(ctx, k); err != nil {
 		return err
 	}
@@ -136,6 +178,9 @@ const pingTimeout = 2 * time.Second
 // Ping implements dedup.Pinger. The decider must be in order. A front that cannot be reached is logged
 // only, since it answers as soon as it is there; one that is set up so that it can never work is an error.
 func (s *Store) Ping(ctx context.Context) error {
+	if s.unfit != nil {
+		return s.unfit
+	}
 	if err := s.decider.Ping(ctx); err != nil {
 		return err
 	}
@@ -154,7 +199,13 @@ func (s *Store) Ping(ctx context.Context) error {
 
 // SweepBatch implements dedup.Sweeper: the front forgets by itself.
 func (s *Store) SweepBatch(ctx context.Context) (deleted int, err error) {
+	if s.unfit != nil {
+		return 0, s.unfit
+	}
 	return s.decider.SweepBatch(ctx)
 }
 
-var _ Decider = (*Store)(nil)
+var (
+	_ Decider     = (*Store)(nil)
+	_ dedup.Sizer = (*Store)(nil)
+)

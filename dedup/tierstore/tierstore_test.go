@@ -136,12 +136,35 @@ func TestCallerThatLeavesIsNoFaultOfTheFront(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := tierstore.New(newMemory(), &front{lookup: hang})
 		for range 10 {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(50*time.Millisecond, cancel)
 			require.Error(t, s.Claim(ctx, []dedup.ClaimRequest{ask(newKey())}, make([]dedup.Verdict, 1)))
+
+			ctx, cancel = context.WithTimeout(t.Context(), time.Millisecond)
+			require.NoError(t, s.Claim(ctx, []dedup.ClaimRequest{ask(newKey())}, make([]dedup.Verdict, 1)), "one in a hurry")
 			cancel()
 		}
 		require.Zero(t, s.Stats().Faults)
 		require.Zero(t, s.Stats().Skipped)
+	})
+}
+
+// Whatever Options.Timeout is: a Guard's claim has a quarter of its lease, or 5 s.
+func TestHungFrontLeavesTheDeciderItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct{ lease, timeout time.Duration }{
+			{30 * time.Second, 0}, {400 * time.Millisecond, 0}, {30 * time.Second, 5 * time.Second}, {10 * time.Second, time.Hour},
+		} {
+			s := tierstore.NewWithOptions(newMemory(), &front{lookup: hang}, &tierstore.Options{Timeout: c.timeout, Pause: time.Hour})
+			g, err := dedup.New("app", s, &dedup.Options{Lease: c.lease})
+			require.NoError(t, err)
+			for i := range 5 {
+				claim, err := g.Claim(t.Context(), dedup.Work{Scope: "s", ID: fmt.Sprint(i)})
+				require.NoError(t, err)
+				require.NoError(t, claim.Release(t.Context()))
+			}
+			require.Equal(t, tierstore.Stats{Asked: 5, Faults: 3, Skipped: 2}, s.Stats(), "it is left alone")
+		}
 	})
 }
 
