@@ -22,5 +22,5 @@ func TestSourceOfADeadLetterQueueKnowsItForOne(t *testing.T) {
 	d := receive(t, s, 1)
 	require.Equal(t, "a", d[0].Headers[rabbitmq.IDHeader])
 	ack(t, d...)
-	require.NotContains(t, l.String(), "level=WARN")
+	require.NotContains(t, l.String(), "delivery limit")
 }
