@@ -80,6 +80,25 @@ func TestRedisRestartedEmptyInMidRunLosesNothing(t *testing.T) {
 	require.Positive(t, g.lost.Load(), "what ran while Redis came back empty was written anew, and counted")
 }
 
+func TestFullRedisIsWaitedForAndNothingIsAcknowledged(t *testing.T) {
+	r := testenv.StartRedis(t)
+	admin := redis.NewClient(&redis.Options{Addr: r.Addr})
+	defer admin.Close()
+	p := newPair(t, testenv.Kafka(t), r.Addr)
+	p.lease = 30 * time.Second // however long it is full
+	p.publish(ids(0, 1_000)...)
+	running, goOn, handle := heldUpAfter(300)
+	g := p.run(p.topic, handle)
+	<-running
+	require.NoError(t, admin.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	goOn()
+	require.Eventually(t, func() bool { return g.distinct() > 300 && g.faults.Load() >= 5 }, time.Minute, time.Millisecond, "%+v", g.Stats())
+	require.LessOrEqual(t, g.done(), int64(300), "a message was acknowledged whose verdict Redis had no room for")
+	require.NoError(t, admin.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	g.awaitDone(t, 1_000)
+	g.once(t, 1_000)
+}
+
 func TestFailOpenGoesOnWhileRedisIsGone(t *testing.T) {
 	r := testenv.StartRedis(t)
 	p := newPair(t, testenv.Kafka(t), r.Addr)
@@ -131,7 +150,7 @@ func TestDeadLettersAreRedrivenOnceEach(t *testing.T) {
 	}))
 	g.awaitDone(t, 6)
 	require.GreaterOrEqual(t, redrive(nil), 4, "what was not wanted before is still there")
-	require.Eventually(t, func() bool { g.mu.Lock(); defer g.mu.Unlock(); return len(g.effects) == 10 }, time.Minute, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return g.distinct() == 10 }, time.Minute, 20*time.Millisecond)
 	g.stop()
 	g.once(t, 10)
 }
@@ -167,7 +186,7 @@ func TestBrokerRestartedInMidRunLosesNothing(t *testing.T) {
 	k.Restart()
 	goOn()
 	p.publish(slices.Concat(ids(0, 200), ids(1_000, 1_500))...) // of those in between the broker has one copy
-	require.Eventually(t, func() bool { g.mu.Lock(); defer g.mu.Unlock(); return len(g.effects) == 1_500 }, 2*time.Minute, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return g.distinct() == 1_500 }, 2*time.Minute, 50*time.Millisecond)
 	g.once(t, 1_500)
 }
 

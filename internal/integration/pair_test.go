@@ -99,8 +99,9 @@ func ids(from, to int) (out []string) {
 // group is a running consumer and the effects of its handler.
 type group struct {
 	*consumer.Consumer
-	lost atomic.Int64 // records that were made anew
-	stop func()
+	lost   atomic.Int64 // records that were made anew
+	faults atomic.Int64 // calls that the store did not answer
+	stop   func()
 
 	mu      sync.Mutex
 	effects map[string]int
@@ -113,6 +114,9 @@ func (p *pair) run(name string, handle func(ctx context.Context, m *consumer.Mes
 	guard, err := dedup.New(p.app, redisstore.New(client, &redisstore.Options{Logger: quiet}), &dedup.Options{Lease: p.lease, FailOpen: p.failOpen, Logger: quiet, Observe: func(e dedup.Event) {
 		if e.Cause == "record_lost" || e.Name == "record_lost" {
 			g.lost.Add(int64(e.N))
+		}
+		if e.Name == "store" && e.Err != nil {
+			g.faults.Add(1)
 		}
 	}})
 	require.NoError(p.t, err)
@@ -147,6 +151,13 @@ func (p *pair) run(name string, handle func(ctx context.Context, m *consumer.Mes
 func (g *group) done() int64 {
 	s := g.Stats()
 	return s.Done + s.Duplicates
+}
+
+// distinct is how many messages have had an effect.
+func (g *group) distinct() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.effects)
 }
 
 // awaitDone waits until n messages were acknowledged.
