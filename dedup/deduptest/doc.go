@@ -46,7 +46,7 @@
 //     count nothing. Done starts both anew.
 //
 // Beside them stand the cases Claim (fingerprints, MustExist), Content (results, reasons), and one
-// group for each optional port, dedup.Admin and dedup.Pinger, skipped where the Store is none.
+// group for each optional port, dedup.Admin and dedup.Pinger, left out where the Store is none.
 //
 // # Time
 //

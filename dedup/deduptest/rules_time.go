@@ -66,9 +66,6 @@ var rule08 = []testCase{
 		require.Equal(e, 1, e.claim(ask(h.Key)).Crashes, "the record was there to count the crash")
 	}},
 	{"GarbageIsAnError", func(e *env) {
-		if e.conf.Corrupt == nil {
-			e.Skip("Config.Corrupt is nil")
-		}
 		for _, s := range append([]dedup.State{dedup.InProgress}, outcomes...) {
 			h := e.acquire(ask(newKey()))
 			if s != dedup.InProgress {
