@@ -11,7 +11,6 @@ import (
 
 var memberCases = []testCase{
 	{"MembersShareTheWorkAndLoseNothing", func(e *env) {
-		e.needsTwoMembers()
 		came := make(chan got)
 		a := e.open()
 		a.pump(came)
@@ -36,7 +35,6 @@ var memberCases = []testCase{
 		}
 	}},
 	{"LostClosesWhenAMessageMovesToAnotherMember", func(e *env) {
-		e.needsTwoMembers()
 		a := e.open()
 		numbers := e.publishSpread(6)
 		first := a.collect(numbers) // and keeps them
@@ -114,7 +112,6 @@ func (e *env) bothReceive(a, b *peer, take func(what string) got) {
 
 var lostCases = []testCase{
 	{"CutLosesSessionsAndNoMessage", func(e *env) {
-		e.needsCut()
 		m := e.open()
 		numbers, all := m.fetch(6)
 		m.ack(all[numbers[0]])
@@ -131,7 +128,6 @@ var lostCases = []testCase{
 		m.reopen().nothingElse("one")
 	}},
 	{"SettleOnALostSessionIsANoOp", func(e *env) {
-		e.needsCut()
 		m := e.open()
 		numbers, old := m.fetch(3)
 		e.conf.Cut(e.TB)
@@ -148,7 +144,6 @@ var lostCases = []testCase{
 		}
 	}},
 	{"RetrySurvivesACut", func(e *env) {
-		e.needsCut()
 		m := e.open()
 		n := m.publish(1, "one")[0]
 		g := m.one(n)
@@ -158,18 +153,6 @@ var lostCases = []testCase{
 		m.sameMessage(g.Message)
 		m.ack(g)
 	}},
-}
-
-func (e *env) needsTwoMembers() {
-	if e.conf.OneMember {
-		e.skip("a second member stands by (Config.OneMember)")
-	}
-}
-
-func (e *env) needsCut() {
-	if e.conf.Cut == nil {
-		e.skip("there is no way to cut connections (Config.Cut)")
-	}
 }
 
 // collectAtLeast is collect where messages may come that were acknowledged just before a

@@ -92,9 +92,6 @@ var receiveCases = []testCase{
 		}
 	}},
 	{"OrderIsKeptPerLane", func(e *env) {
-		if !e.conf.Ordered {
-			e.skip("the broker keeps no order (Config.Ordered)")
-		}
 		const n, keys = 400, 5
 		ms := make([]consumer.Message, n)
 		for i := range ms {

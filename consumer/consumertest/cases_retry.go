@@ -53,9 +53,6 @@ var retryCases = []testCase{
 		}
 	}},
 	{"RetryHoldsNobodyElseUp", func(e *env) {
-		if e.conf.Ordered {
-			e.skip("a lane may wait for its head (Config.Ordered)")
-		}
 		m := e.open()
 		held := m.one(m.publish(1, "")[0])
 		d := max(10*e.conf.Delay, 5*time.Second)
@@ -65,9 +62,6 @@ var retryCases = []testCase{
 		}
 	}},
 	{"RetryInProgressNeverEndsAMessage", func(e *env) {
-		if e.conf.Delay > time.Second {
-			e.skip("a hundred redeliveries would take too long (Config.Delay)")
-		}
 		m := e.open()
 		n := m.publish(1, "")[0]
 		cause := fmt.Errorf("held by another process: %w", dedup.ErrInProgress)

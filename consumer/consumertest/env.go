@@ -21,20 +21,13 @@ const numberHeader = "consumertest-number"
 // env is one case's broker and what the case does with it.
 type env struct {
 	testing.TB
-	conf    Config
-	sent    map[int]consumer.Message // by number
-	skipped string                   // why the case does not apply
+	conf Config
+	sent map[int]consumer.Message // by number
 }
 
 func newEnv(tb testing.TB, c Config) *env {
 	tb.Helper()
 	return &env{TB: tb, conf: c.filled(tb), sent: make(map[int]consumer.Message)}
-}
-
-// skip ends a case that does not apply.
-func (e *env) skip(why string) {
-	e.skipped = why
-	e.Skip("consumertest: " + why)
 }
 
 // message is the next one to publish, edited.

@@ -24,7 +24,13 @@ func RunCase(t *testing.T, name string, fresh func(tb testing.TB) Config) (faile
 			continue
 		}
 		synctest.Test(t, func(t *testing.T) {
-			failed, skipped, said = Recorded(t, func(tb testing.TB) { tc.run(newEnv(tb, fresh(tb))) })
+			failed, skipped, said = Recorded(t, func(tb testing.TB) {
+				e := newEnv(tb, fresh(tb))
+				if why := e.conf.inapplicable(name); why != "" {
+					tb.Skip(why)
+				}
+				tc.run(e)
+			})
 		})
 		return failed, skipped, said
 	}

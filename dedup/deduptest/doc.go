@@ -35,7 +35,7 @@
 //  10. out[i] answers in[i]. A bad item, such as a Finish as a state that is no outcome, gets an error
 //     of its own and spoils no other. An ended context is an error.
 //  11. Once retention is over the key is new: nothing of the old life is remembered, and a late owner of it
-//     cannot touch the new one.
+//     cannot touch the new one. Retention begins with the verdict; no asking prolongs it.
 //  12. Each claim that acquires has a higher epoch than every one before it on its key, also across a lost
 //     record: max(previous + 1, the store's clock in milliseconds).
 //  13. A claim with a higher redrive number takes what failed for good, and what is condemned once nobody
@@ -46,7 +46,7 @@
 //     count nothing. Done starts both anew.
 //
 // Beside them stand the cases Claim (fingerprints, MustExist), Content (results, reasons), and one
-// group for each optional port, dedup.Admin and dedup.Pinger, skipped where the Store is none.
+// group for each optional port, dedup.Admin and dedup.Pinger, left out where the Store is none.
 //
 // # Time
 //

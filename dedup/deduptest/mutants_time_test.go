@@ -37,6 +37,19 @@ var timeMutants = []mutant{
 	{"Rule09", "lets askers move the deadline", []edit{
 		{leaseRuns, "if now.Before(r.leaseUntil) {\n\t\t\tdefer func() { r.leaseUntil = r.leaseUntil.Add(q.Lease) }()\n\t\t\treturn r.verdict(now, false)"},
 	}},
+	{"Rule09", "begins the lease anew for whoever asks", []edit{
+		{leaseRuns, "if now.Before(r.leaseUntil) {\n\t\t\tdefer func() { r.leaseUntil = now.Add(q.Lease) }()\n\t\t\treturn r.verdict(now, false)"},
+	}},
+	{"Rule11", "begins the retention of done anew for whoever asks", []edit{
+		{"\tcase dedup.Done:\n\t\treturn r.verdict(now, false)", "\tcase dedup.Done:\n\t\tr.expires = now.Add(q.Retention)\n\t\treturn r.verdict(now, false)"},
+	}},
+	{"Rule11", "begins the retention of failures anew for whoever asks", []edit{
+		{"\t\tif !higher {\n\t\t\treturn", "\t\tif !higher {\n\t\t\tdefer func() { r.expires = now.Add(q.Retention) }()\n\t\t\treturn"},
+	}},
+	{"Rule11", "lets who asks keep it for a lease without a word of it", []edit{
+		{"\tcase dedup.Done:\n\t\treturn r.verdict(now, false)", "\tcase dedup.Done:\n\t\tdefer func() { r.expires = later(r.expires, now.Add(q.Lease)) }()\n\t\treturn r.verdict(now, false)"},
+		{"// owned reports", "func later(a, b time.Time) time.Time {\n\tif a.Before(b) {\n\t\treturn b\n\t}\n\treturn a\n}\n\n// owned reports"},
+	}},
 	{"Rule11", "remembers done beyond its retention", []edit{
 		{"if r != nil && !now.Before(r.expires) {", "if r != nil && r.state != dedup.Done && !now.Before(r.expires) {"},
 		{"\t\tif !now.Before(r.expires) {", "\t\tif r.state != dedup.Done && !now.Before(r.expires) {"},

@@ -45,9 +45,6 @@ var rule10 = []testCase{
 		e.answers(out, nil, dedup.ErrSuperseded, nil, dedup.ErrRecordLost, nil)
 	}},
 	{"OneUndecodableRecordAmongOthers", func(e *env) {
-		if e.conf.Corrupt == nil {
-			e.Skip("Config.Corrupt is nil")
-		}
 		in, ext, fin := make([]dedup.ClaimRequest, 3), make([]dedup.ExtendRequest, 3), make([]dedup.FinishRequest, 3)
 		for i := range in {
 			in[i] = ask(newKey())

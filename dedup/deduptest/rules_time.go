@@ -66,9 +66,6 @@ var rule08 = []testCase{
 		require.Equal(e, 1, e.claim(ask(h.Key)).Crashes, "the record was there to count the crash")
 	}},
 	{"GarbageIsAnError", func(e *env) {
-		if e.conf.Corrupt == nil {
-			e.Skip("Config.Corrupt is nil")
-		}
 		for _, s := range append([]dedup.State{dedup.InProgress}, outcomes...) {
 			h := e.acquire(ask(newKey()))
 			if s != dedup.InProgress {
@@ -170,7 +167,21 @@ var rule09 = []testCase{
 				e.refuse(ask(q.Key), dedup.InProgress)
 			}
 		})
+		left := e.refuse(ask(q.Key), dedup.InProgress).Left
+		for range 2 { // a lease that is begun anew by an ask looks well to that ask, and to the next one
+			left = e.shrinks(q.Key, dedup.InProgress, left)
+		}
 	}},
+}
+
+// shrinks lets the clock go on and requires that, of the time left of what k is answered, as much is gone: whoever
+// asked before it did not move its end. It returns what is left.
+func (e *env) shrinks(k dedup.Key, s dedup.State, left time.Duration) time.Duration {
+	e.Helper()
+	e.pass()
+	now := e.refuse(ask(k), s).Left
+	require.LessOrEqual(e, now, left-e.conf.Lease/2, "time left after %v went by, of %v", e.conf.Lease, left)
+	return now
 }
 
 var rule11 = []testCase{
@@ -201,6 +212,24 @@ var rule11 = []testCase{
 			v := e.refuse(ask(h.Key), s)
 			require.Greater(e, v.Left, keep/2, "time left of the retention")
 			require.LessOrEqual(e, v.Left, keep, "time left of the retention")
+		})
+	}},
+	{"AskingDoesNotProlongIt", func(e *env) {
+		e.each([]dedup.State{dedup.Done, dedup.Failed}, func(e *env, s dedup.State) {
+			lasting, ending := e.finished(newKey(), s), e.acquire(ask(newKey()))
+			ending.Retention = 2 * e.conf.Lease
+			require.NoError(e, e.finish(ending, s))
+			again := func() dedup.State { // which makes nothing new of it, however late it is
+				q := ask(ending.Key)
+				q.Retention, q.MustExist = ending.Retention, true
+				return e.claim(q).State
+			}
+			left := e.refuse(ask(lasting.Key), s).Left
+			for range 2 {
+				left = e.shrinks(lasting.Key, s, left)
+				again()
+			}
+			require.Equal(e, dedup.Absent, again(), "what was asked for all the time is still there, its retention being over")
 		})
 	}},
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/idemq/idemq/dedup"
 	"github.com/idemq/idemq/dedup/deduptest"
 	"github.com/idemq/idemq/dedup/httpdedup"
-	"github.com/idemq/idemq/dedup/memstore"
 )
 
 func TestNewRequestTakesTwoRoundTripsAndAReplayOne(t *testing.T) {
@@ -28,36 +27,6 @@ func TestNewRequestTakesTwoRoundTripsAndAReplayOne(t *testing.T) {
 	require.Equal(t, int64(1), calls.Swap(0))
 	s.must(400, "", "order")
 	require.Zero(t, calls.Load())
-}
-
-// maxAllocs is what the middleware and the Guard may add to a handler, in allocations; memstoreAllocs, the record and
-// its result, is the store's.
-const (
-	maxAllocs      = 40
-	memstoreAllocs = 2
-)
-
-func TestAllocationsOfARequest(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
-	var key atomic.Int64
-	run := func(h http.Handler, fresh bool) float64 {
-		return testing.AllocsPerRun(500, func() {
-			if fresh {
-				key.Add(1)
-			}
-			h.ServeHTTP(discard{header: make(http.Header)}, newRequest(key.Load()))
-		})
-	}
-	bare := run(http.HandlerFunc(created), true)
-	g := guardOn(t, memstore.New())
-	h := wrap(t, g, http.HandlerFunc(created))
-	fresh := run(h, true) - bare
-	replay := run(h, false) - bare
-	t.Logf("allocations beside the bare handler's %v: new %v, replay %v", bare, fresh, replay)
-	require.LessOrEqual(t, fresh-memstoreAllocs, float64(maxAllocs))
-	require.LessOrEqual(t, replay, float64(maxAllocs))
 }
 
 func guardOn(tb testing.TB, s dedup.Store) *dedup.Guard {

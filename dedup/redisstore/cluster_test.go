@@ -190,7 +190,7 @@ func (w *worker) run(ctx context.Context, t *testing.T, stop <-chan struct{}) {
 		}
 		in := asks(64)
 		held := make([]dedup.Held, 0, len(in))
-		for len(in) > 0 {
+		for len(in) > 0 && ctx.Err() == nil {
 			out := make([]dedup.Verdict, len(in))
 			err := w.store.Claim(ctx, in, out)
 			var left []dedup.ClaimRequest
@@ -208,7 +208,7 @@ func (w *worker) run(ctx context.Context, t *testing.T, stop <-chan struct{}) {
 			}
 			in = left
 		}
-		for fin := ended(held, dedup.Done); len(fin) > 0; {
+		for fin := ended(held, dedup.Done); len(fin) > 0 && ctx.Err() == nil; {
 			errs := make([]error, len(fin))
 			err := w.store.Finish(ctx, fin, errs)
 			var left []dedup.FinishRequest
@@ -231,13 +231,16 @@ func (w *worker) run(ctx context.Context, t *testing.T, stop <-chan struct{}) {
 func during(t *testing.T, store *redisstore.Store, change func()) {
 	w := &worker{store: store, acquired: map[dedup.Key]int{}}
 	stop := make(chan struct{})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // of an item that is never answered
+	defer cancel()
 	var wg sync.WaitGroup
-	wg.Go(func() { w.run(t.Context(), t, stop) })
+	wg.Go(func() { w.run(ctx, t, stop) })
 	pause(200 * time.Millisecond)
 	change()
 	pause(500 * time.Millisecond)
 	close(stop)
 	wg.Wait()
+	require.NoError(t, ctx.Err(), "%d faults, and still no answer", w.faults)
 	require.NotEmpty(t, w.acquired)
 	var in []dedup.ClaimRequest
 	for k := range w.acquired {
@@ -268,24 +271,87 @@ func TestReshardingWhileClaimsRun(t *testing.T) {
 
 func TestClusterFailoverWhileClaimsRun(t *testing.T) {
 	c := startCluster(t, 1)
-	store := open(c.client)
-	during(t, store, func() {
+	t.Run("asked for", c.failover)
+	t.Run("of a master that dies", c.masterDies)
+}
+
+// isMaster also says what INFO has of a node's replication.
+func isMaster(t *testing.T, node *redis.Client) (text string, is bool) {
+	text, err := node.Info(t.Context(), "replication").Result()
+	require.NoError(t, err)
+	return text, strings.Contains(text, "role:master")
+}
+
+func (c *cluster) failover(t *testing.T) {
+	during(t, open(c.client), func() {
 		for _, s := range c.nodes {
 			node := s.client(t)
-			role, err := node.Info(t.Context(), "replication").Result()
-			require.NoError(t, err)
-			if strings.Contains(role, "role:master") {
+			if _, is := isMaster(t, node); is {
 				continue
 			}
 			require.NoError(t, node.ClusterFailover(t.Context()).Err())
-			require.True(t, waitFor(10*time.Second, func() bool {
-				role, _ := node.Info(t.Context(), "replication").Result()
-				return strings.Contains(role, "role:master")
-			}), "no fail-over")
+			require.True(t, waitFor(10*time.Second, func() bool { _, is := isMaster(t, node); return is }), "no fail-over")
 			return
 		}
 		require.Fail(t, "no replica")
 	})
+}
+
+// masterDies kills a master. The others promote its replica, which knows no scripts, and the store goes on.
+func (c *cluster) masterDies(t *testing.T) {
+	store := open(c.client)
+	before := acquireAll(t, store, asks(60)...)
+	finishAll(t, store, before[:30], dedup.Done)
+	addr, _, _ := c.of(t, before[0].Key) // one that has a verdict
+	master, replica := c.withReplica(t, addr)
+	had := int64(0)
+	during(t, store, func() {
+		had = replica.DBSize(t.Context()).Val()
+		master.kill()
+		require.True(t, waitFor(30*time.Second, func() bool { return store.Ping(t.Context()) == nil }), "no fail-over")
+	})
+	_, is := isMaster(t, replica)
+	require.True(t, is, "the store is answered, and not by the replica")
+	require.Greater(t, replica.DBSize(t.Context()).Val(), had, "the promoted replica got no claims")
+	again := make([]dedup.ClaimRequest, len(before))
+	for i := range before {
+		again[i] = ask(before[i].Key)
+	}
+	for i, v := range claimAll(t, store, again...) {
+		if i < 30 {
+			require.Equal(t, dedup.Done, v.State)
+		} else {
+			require.Equal(t, dedup.InProgress, v.State)
+		}
+	}
+	for _, err := range finishAll(t, store, before[30:], dedup.Done) {
+		require.NoError(t, err)
+	}
+}
+
+// withReplica returns the master at addr and its replica, once that has all that the master has written.
+func (c *cluster) withReplica(t *testing.T, addr string) (master *server, replica *redis.Client) {
+	_, port, _ := strings.Cut(addr, ":")
+	for _, s := range c.nodes {
+		node := s.client(t)
+		text, _ := isMaster(t, node)
+		switch {
+		case s.addr == addr:
+			master = s
+		case strings.Contains(text, "master_port:"+port+"\r\n"):
+			replica = node
+		}
+	}
+	require.NotNil(t, master)
+	require.NotNil(t, replica)
+	node := master.client(t)
+	require.True(t, waitFor(20*time.Second, func() bool {
+		text, _ := isMaster(t, node)
+		_, offset, _ := strings.Cut(text, "master_repl_offset:")
+		offset, _, _ = strings.Cut(offset, "\r\n")
+		return strings.Contains(text, ",offset="+offset+",")
+	}), "the replica does not catch up")
+	return master, replica
 }
 
 func TestDeadMasterFailsItsOwnItemsOnly(t *testing.T) {

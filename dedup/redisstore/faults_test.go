@@ -184,15 +184,16 @@ func TestForeignValuesAreErrorsAndLeftAlone(t *testing.T) {
 		return client.Get(t.Context(), keyName(k)).Val()
 	}
 	for name, value := range map[string]func(record string) string{
-		"another type":         nil,
-		"empty":                func(string) string { return "" },
-		"text":                 func(string) string { return "the value of another application" },
-		"truncated":            func(r string) string { return r[:len(r)-1] },
-		"later version":        func(r string) string { return "\x02" + r[1:] },
-		"unknown flag":         func(r string) string { return r[:2] + "\xff" + r[3:] },
-		"unknown state":        func(r string) string { return r[:1] + "\x09" + r[2:] },
-		"epoch beyond 53 bits": func(r string) string { return r[:3] + "\xff" + r[4:] },
-		"trailing bytes":       func(r string) string { return r + "x" },
+		"another type":                   nil,
+		"empty":                          func(string) string { return "" },
+		"text":                           func(string) string { return "the value of another application" },
+		"truncated":                      func(r string) string { return r[:len(r)-1] },
+		"later version":                  func(r string) string { return "\x02" + r[1:] },
+		"unknown flag":                   func(r string) string { return r[:2] + "\xff" + r[3:] },
+		"unknown state":                  func(r string) string { return r[:1] + "\x09" + r[2:] },
+		"in progress without a deadline": func(r string) string { return r[:1] + "\x02" + r[2:] },
+		"epoch beyond 53 bits":           func(r string) string { return r[:3] + "\xff" + r[4:] },
+		"trailing bytes":                 func(r string) string { return r + "x" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			q := ask(newKey())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -24,7 +25,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m)
+	// A pool whose server is gone tries once a second, and notices that it was closed at the next try.
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
 }
 
 func open(c redis.UniversalClient) *redisstore.Store { return redisstore.New(c, nil) }
@@ -121,16 +123,22 @@ func (s *server) client(tb testing.TB) *redis.Client {
 	return closing(tb, redis.NewClient(&redis.Options{Addr: s.addr}))
 }
 
+// freePort returns a port that is free together with the one 10000 above it, on which a node of a Cluster listens, too.
+// Both are below those that Linux gives to connections, so nobody is given one before the server has it.
 func freePort(tb testing.TB) string {
-	for {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(tb, err)
-		port := l.Addr().(*net.TCPAddr).Port
-		require.NoError(tb, l.Close())
-		if port < 55000 { // a Cluster node also listens on port + 10000
+	for range 100 {
+		port := 21000 + mathrand.IntN(1700)
+		if listens(port) && listens(port+10000) {
 			return strconv.Itoa(port)
 		}
 	}
+	require.Fail(tb, "no free port")
+	return ""
+}
+
+func listens(port int) bool {
+	l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", port))
+	return err == nil && l.Close() == nil
 }
 
 // waitFor asks a real server until it says yes.

@@ -206,3 +206,31 @@ func TestRecordOutlivesALeaseBeyondItsRetention(t *testing.T) {
 	m.advance(30 * time.Second)
 	require.NoError(t, finishAll(t, store, held, dedup.Done)[0])
 }
+
+// Redis refuses an expiry of 0 ms, and the record must be there still for whoever follows on a lease that is shorter.
+func TestSpansBelowAMillisecondAreLeasesAndExpiries(t *testing.T) {
+	m := startMini(t)
+	store := open(m.client(t))
+	for _, lease := range []time.Duration{time.Nanosecond, time.Microsecond, 500 * time.Microsecond} {
+		k := newKey()
+		brief := func() dedup.ClaimRequest {
+			q := ask(k)
+			q.Lease, q.Retention = lease, 0
+			return q
+		}
+		ends := max(lease, time.Microsecond) // the server's clock is no finer
+		acquireAll(t, store, brief())
+		require.Equal(t, time.Millisecond, m.TTL(keyName(k)), "expiry of a claim with lease %v", lease)
+		require.Equal(t, ends, claimAll(t, store, brief())[0].Left, "left of the lease of %v", lease)
+		m.advance(ends)
+		q := brief()
+		v := claimAll(t, store, q)[0]
+		require.Equal(t, dedup.Verdict{State: dedup.Acquired, Epoch: v.Epoch, Attempt: 1, Crashes: 1}, v, "after the lease of %v", lease)
+		held := []dedup.Held{heldOf(q, v)}
+		require.NoError(t, extendAll(t, store, held)[0])
+		require.NoError(t, finishAll(t, store, held, dedup.Done)[0])
+		require.Equal(t, time.Millisecond, m.TTL(keyName(k)), "expiry of a verdict without retention")
+		m.advance(time.Millisecond)
+		require.False(t, m.Exists(keyName(k)))
+	}
+}

@@ -28,7 +28,6 @@ type home struct {
 	broker     string
 	topic      string
 	backoff    time.Duration // the shortest that the broker keeps a message for
-	postpones  bool          // it can keep messages for later
 	source     func() (consumer.Source, error)
 	graves     func() (consumer.Source, error) // a new source of its dead letters
 	publisher  func() (publisher, error)
@@ -121,7 +120,7 @@ func rabbitHome(t *testing.T, queue string) home {
 	}
 	o := &rabbitmq.SourceOptions{Delays: delays, Logger: quiet}
 	return home{
-		broker: "rabbitmq", topic: queue, backoff: delays[0], postpones: true,
+		broker: "rabbitmq", topic: queue, backoff: delays[0],
 		source: func() (consumer.Source, error) { return rabbitmq.NewSource(c, queue, o) },
 		graves: func() (consumer.Source, error) {
 			// Nothing is retried or given up here, and exclusive sources declare no wait queues.
@@ -158,7 +157,7 @@ func rocketHome(t *testing.T, topic string) home {
 	}
 	o := &rocketmq.SourceOptions{Logger: quiet}
 	return home{
-		broker: "rocketmq", topic: topic, backoff: time.Second, postpones: true,
+		broker: "rocketmq", topic: topic, backoff: time.Second,
 		source: func() (consumer.Source, error) { return rocketmq.NewSource(c, topic, []string{topic}, o) },
 		graves: func() (consumer.Source, error) {
 			return rocketmq.NewSource(c, topic+"-graves", []string{topic + "-dead"}, o)

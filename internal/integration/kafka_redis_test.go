@@ -45,18 +45,58 @@ func TestTenThousandCopiesOverAllPartitionsAndTwoMembersRunOnce(t *testing.T) {
 	require.Equal(t, 1, a.effects["same"]+b.effects["same"])
 }
 
+// heldUpAfter returns a handler whose runs after the first n wait until goOn is called. Running is closed when one waits.
+func heldUpAfter(n int64) (running <-chan struct{}, goOn func(), handle consumer.Handler) {
+	waits, over := make(chan struct{}), make(chan struct{})
+	var begun atomic.Int64
+	return waits, func() { close(over) }, func(ctx context.Context, _ *consumer.Message) error {
+		switch k := begun.Add(1); {
+		case k <= n:
+			return nil
+		case k == n+1:
+			close(waits)
+		}
+		select {
+		case <-over:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
 func TestRedisRestartedEmptyInMidRunLosesNothing(t *testing.T) {
 	r := testenv.StartRedis(t)
 	p := newPair(t, testenv.Kafka(t), r.Addr)
 	p.publish(ids(0, 2_000)...)
-	begun := make(chan struct{}, 10_000)
-	g := p.run(p.topic, func(context.Context, *consumer.Message) error { begun <- struct{}{}; return nil })
-	for range 500 {
-		<-begun
-	}
+	p.lease = 30 * time.Second // however long it takes to come back
+	running, goOn, handle := heldUpAfter(500)
+	g := p.run(p.topic, handle)
+	<-running
 	r.Restart()
+	goOn()
 	g.awaitDone(t, 2_000)
 	g.once(t, 2_000) // nothing was delivered again, so the lost records cost no second effect
+	require.Positive(t, g.lost.Load(), "what ran while Redis came back empty was written anew, and counted")
+}
+
+func TestFullRedisIsWaitedForAndNothingIsAcknowledged(t *testing.T) {
+	r := testenv.StartRedis(t)
+	admin := redis.NewClient(&redis.Options{Addr: r.Addr})
+	defer admin.Close()
+	p := newPair(t, testenv.Kafka(t), r.Addr)
+	p.lease = 30 * time.Second // however long it is full
+	p.publish(ids(0, 1_000)...)
+	running, goOn, handle := heldUpAfter(300)
+	g := p.run(p.topic, handle)
+	<-running
+	require.NoError(t, admin.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	goOn()
+	require.Eventually(t, func() bool { return g.distinct() > 300 && g.faults.Load() >= 5 }, time.Minute, time.Millisecond, "%+v", g.Stats())
+	require.LessOrEqual(t, g.done(), int64(300), "a message was acknowledged whose verdict Redis had no room for")
+	require.NoError(t, admin.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	g.awaitDone(t, 1_000)
+	g.once(t, 1_000)
 }
 
 func TestFailOpenGoesOnWhileRedisIsGone(t *testing.T) {
@@ -110,7 +150,7 @@ func TestDeadLettersAreRedrivenOnceEach(t *testing.T) {
 	}))
 	g.awaitDone(t, 6)
 	require.GreaterOrEqual(t, redrive(nil), 4, "what was not wanted before is still there")
-	require.Eventually(t, func() bool { g.mu.Lock(); defer g.mu.Unlock(); return len(g.effects) == 10 }, time.Minute, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return g.distinct() == 10 }, time.Minute, 20*time.Millisecond)
 	g.stop()
 	g.once(t, 10)
 }
@@ -139,11 +179,14 @@ func TestBrokerRestartedInMidRunLosesNothing(t *testing.T) {
 	k := testenv.StartKafka(t)
 	p := newPair(t, []string{k.Addr}, testenv.Redis(t))
 	p.publish(ids(0, 1_000)...)
-	g := p.run(p.topic, nil)
-	g.awaitDone(t, 1_000)
+	running, goOn, handle := heldUpAfter(200) // and most are fetched by then, and not begun
+	g := p.run(p.topic, handle)
+	<-running
+	p.awaitCommit(p.topic)
 	k.Restart()
-	p.publish(ids(500, 1_500)...)
-	require.Eventually(t, func() bool { g.mu.Lock(); defer g.mu.Unlock(); return len(g.effects) == 1_500 }, 2*time.Minute, 50*time.Millisecond)
+	goOn()
+	p.publish(slices.Concat(ids(0, 200), ids(1_000, 1_500))...) // of those in between the broker has one copy
+	require.Eventually(t, func() bool { return g.distinct() == 1_500 }, 2*time.Minute, 50*time.Millisecond)
 	g.once(t, 1_500)
 }
 

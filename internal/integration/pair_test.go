@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -43,7 +44,8 @@ type pair struct {
 	app     string
 	sent    atomic.Int64
 
-	failOpen bool // of the groups to be run
+	failOpen bool          // of the groups to be run
+	lease    time.Duration // of theirs
 }
 
 var names atomic.Int64
@@ -51,7 +53,7 @@ var names atomic.Int64
 func newPair(t *testing.T, brokers []string, redisAddr string) *pair {
 	t.Helper()
 	name := fmt.Sprintf("integration-%d-%d", time.Now().UnixNano(), names.Add(1))
-	p := &pair{t: t, brokers: brokers, redis: redisAddr, topic: name, app: name}
+	p := &pair{t: t, brokers: brokers, redis: redisAddr, topic: name, app: name, lease: 2 * time.Second}
 	client := &kafkago.Client{Addr: kafkago.TCP(brokers...), Transport: &kafkago.Transport{}}
 	_, err := client.CreateTopics(t.Context(), &kafkago.CreateTopicsRequest{Topics: []kafkago.TopicConfig{{Topic: name, NumPartitions: 4, ReplicationFactor: 1}}})
 	require.NoError(t, err)
@@ -76,6 +78,17 @@ func (p *pair) publish(ids ...string) {
 	p.sent.Add(int64(len(ids)))
 }
 
+// awaitCommit waits until the group has committed a position above the beginning.
+func (p *pair) awaitCommit(group string) {
+	client := &kafkago.Client{Addr: kafkago.TCP(p.brokers...), Transport: &kafkago.Transport{}}
+	defer client.Transport.(*kafkago.Transport).CloseIdleConnections()
+	require.Eventually(p.t, func() bool {
+		committed, err := client.OffsetFetch(p.t.Context(), &kafkago.OffsetFetchRequest{GroupID: group, Topics: map[string][]int{p.topic: {0, 1, 2, 3}}})
+		require.NoError(p.t, err)
+		return slices.ContainsFunc(committed.Topics[p.topic], func(o kafkago.OffsetFetchPartition) bool { return o.CommittedOffset > 0 })
+	}, time.Minute, 50*time.Millisecond)
+}
+
 func ids(from, to int) (out []string) {
 	for i := from; i < to; i++ {
 		out = append(out, "m"+strconv.Itoa(i))
@@ -86,8 +99,9 @@ func ids(from, to int) (out []string) {
 // group is a running consumer and the effects of its handler.
 type group struct {
 	*consumer.Consumer
-	lost atomic.Int64 // records that were made anew
-	stop func()
+	lost   atomic.Int64 // records that were made anew
+	faults atomic.Int64 // calls that the store did not answer
+	stop   func()
 
 	mu      sync.Mutex
 	effects map[string]int
@@ -97,9 +111,12 @@ func (p *pair) run(name string, handle func(ctx context.Context, m *consumer.Mes
 	p.t.Helper()
 	g := &group{effects: map[string]int{}}
 	client := redis.NewClient(&redis.Options{Addr: p.redis, ContextTimeoutEnabled: true, ReadTimeout: 2 * time.Second})
-	guard, err := dedup.New(p.app, redisstore.New(client, &redisstore.Options{Logger: quiet}), &dedup.Options{Lease: 2 * time.Second, FailOpen: p.failOpen, Logger: quiet, Observe: func(e dedup.Event) {
+	guard, err := dedup.New(p.app, redisstore.New(client, &redisstore.Options{Logger: quiet}), &dedup.Options{Lease: p.lease, FailOpen: p.failOpen, Logger: quiet, Observe: func(e dedup.Event) {
 		if e.Cause == "record_lost" || e.Name == "record_lost" {
 			g.lost.Add(int64(e.N))
+		}
+		if e.Name == "store" && e.Err != nil {
+			g.faults.Add(1)
 		}
 	}})
 	require.NoError(p.t, err)
@@ -134,6 +151,13 @@ func (p *pair) run(name string, handle func(ctx context.Context, m *consumer.Mes
 func (g *group) done() int64 {
 	s := g.Stats()
 	return s.Done + s.Duplicates
+}
+
+// distinct is how many messages have had an effect.
+func (g *group) distinct() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.effects)
 }
 
 // awaitDone waits until n messages were acknowledged.

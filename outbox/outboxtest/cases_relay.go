@@ -18,9 +18,6 @@ import (
 var errNot = errors.New("not now")
 
 func lateCommit(e *env) {
-	if e.single() {
-		e.inapplicable("one transaction writes at a time, so rows are committed in the order of their numbers")
-	}
 	e.relay(func(ro *outbox.RelayOptions) { ro.Batch = 4 })
 	tx := e.begin(nil)
 	require.NoError(e, e.o.Write(e.Context(), tx, say("late", 0), outbox.Message{ID: "late", Topic: "t"}))
@@ -330,9 +327,6 @@ func woken(e *env) {
 
 // openDuplicate: a handler that runs again writes an ID whose row a relay is about to send, and stays in its transaction.
 func openDuplicate(e *env) {
-	if e.single() {
-		e.inapplicable("one transaction writes at a time")
-	}
 	e.b.enter, e.b.gate = make(chan struct{}, 9), make(chan struct{})
 	gate := e.b.gate
 	e.write(say("k", 0))

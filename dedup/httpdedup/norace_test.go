@@ -1,5 +1,0 @@
-//go:build !race
-
-package httpdedup_test
-
-const raceEnabled = false
