@@ -128,22 +128,29 @@ type failure struct {
 	reason string
 }
 
-// mark writes back that rows were sent, as far as they are this relay's still.
-func (o *Outbox) mark(ctx context.Context, token []byte, rows []*row) (changed int64, err error) {
+// within is exec with a limit on its time.
+func (o *Outbox) within(ctx context.Context, limit time.Duration, text string, args []any) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return o.exec(ctx, text, args)
+}
+
+// mark writes back that rows were sent, as far as they are this relay's still. limit is that of one statement.
+func (o *Outbox) mark(ctx context.Context, limit time.Duration, token []byte, rows []*row) (changed int64, err error) {
 	var fault error
 	err = o.dialect.Contend(ctx, len(rows), func(from, to int) error {
 		q := sqldialect.NewRows(o.dialect, seqShape, to-from)
 		for _, r := range rows[from:to] {
 			q.Int(r.seq)
 		}
-		n, err := o.exec(ctx, o.text.mark, o.withClock(q.Args(token)))
+		n, err := o.within(ctx, limit, o.text.mark, o.withClock(q.Args(token)))
 		changed += n
 		return err
 	}, func(_ int, err error) { fault = err })
 	return changed, cmp.Or(err, fault)
 }
 
-func (o *Outbox) fail(ctx context.Context, token []byte, rows []failure) (changed int64, err error) {
+func (o *Outbox) fail(ctx context.Context, limit time.Duration, token []byte, rows []failure) (changed int64, err error) {
 	var fault error
 	err = o.dialect.Contend(ctx, len(rows), func(from, to int) error {
 		q := sqldialect.NewRows(o.dialect, failShape, to-from)
@@ -152,7 +159,7 @@ func (o *Outbox) fail(ctx context.Context, token []byte, rows []failure) (change
 			q.Int(r.state)
 			q.Text(sqldialect.CleanText(r.reason, maxReason))
 		}
-		n, err := o.exec(ctx, o.text.fail, q.Args(token))
+		n, err := o.within(ctx, limit, o.text.fail, q.Args(token))
 		changed += n
 		return err
 	}, func(_ int, err error) { fault = err })

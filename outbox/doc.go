@@ -52,7 +52,8 @@
 //   - A relay that stood still beyond its lease: it holds its shards for over by its own monotonic clock, and begins nothing; what it
 //     was about to write back is refused, since the token is another's.
 //   - The broker: relays try again, with a backoff up to RelayOptions.MaxBackoff. Rows wait.
-//   - The database: what the broker has is noted when the database is back, as long as the lease may be ours; Run goes on.
+//   - The database: what the broker has is noted when the database is back, as long as the lease may be ours; Run goes on. A
+//     statement that is not answered within a third of the lease is given up, with its connection, and sent again by another.
 //   - A stop: Run begins nothing more when its context ends, waits for the publisher, writes back and gives its shards to the others.
 //
 // Leases are compared with the database's clock only. On SQLite that is the clock of the machine.

@@ -23,8 +23,10 @@ type loop struct {
 	reading, publishing, writing bool
 	look                         bool      // there may be something to read
 	lookAt                       time.Time // then it is looked for anyway
-	outages, faults              int       // in a row
-	publishAt, writeAt           time.Time // not before, after one of those
+	outages                      int       // in a row
+	badReads, badWrites          int       // in a row
+	publishAt, readAt, writeAt   time.Time // not before, after one of those
+	cut                          func()    // the statement that is written back by; nil: none
 	sent                         []*row    // to write back
 	failed                       []failure
 	stopped                      time.Time // when Run was told to end
@@ -65,7 +67,7 @@ func newLoop(r *Relay, l *leases) *loop {
 const maxLate = 10_000
 
 func (l *loop) run(ctx context.Context) {
-	work := context.WithoutCancel(ctx) // what is under way is brought to its end
+	work := context.WithoutCancel(ctx) // what is under way is brought to its end, which has a limit of its own each time
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	defer l.jobs.Wait()
@@ -80,6 +82,9 @@ func (l *loop) run(ctx context.Context) {
 			done = nil
 			l.stopped, l.mask = time.Now(), 0
 			l.lanes.keep(0)
+			if l.writing {
+				defer time.AfterFunc(cleanUp, l.cut).Stop()
+			}
 		case <-timer.C:
 		case <-l.wake:
 			l.look = true
@@ -143,7 +148,7 @@ func (l *loop) start(ctx, work context.Context) time.Duration {
 		l.publish(work)
 	}
 	if !l.reading && l.lanes.rows < l.opts.Batch && len(l.sent)+len(l.failed) < 2*l.opts.Batch && len(l.lanes.late) < maxLate && mask != 0 &&
-		(l.look || until(l.lookAt)) && until(l.writeAt) && until(l.publishAt) {
+		(l.look || until(l.lookAt)) && until(l.readAt) && until(l.writeAt) && until(l.publishAt) {
 		l.read(ctx, mask)
 	}
 	return wait
@@ -151,9 +156,11 @@ func (l *loop) start(ctx, work context.Context) time.Duration {
 
 func (l *loop) read(ctx context.Context, mask uint64) {
 	l.reading, l.look = true, false
-	without, strict := l.lanes.ids(), !l.opts.LetFollowersGo
+	without, strict, limit := l.lanes.ids(), !l.opts.LetFollowersGo, l.limit(l.badReads)
 	l.jobs.Go(func() {
 		began := time.Now()
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
 		rows, err := l.o.read(ctx, strict, mask, without, l.opts.Batch)
 		l.found <- read{rows, len(rows) == l.opts.Batch, time.Since(began), err}
 	})
@@ -167,10 +174,12 @@ func (l *loop) take(f read) {
 	if f.err != nil {
 		l.look = true
 		if l.stopped.IsZero() {
-			l.fault("read", f.err)
+			l.badReads++
+			l.readAt = l.fault("read", l.badReads, f.err)
 		}
 		return
 	}
+	l.badReads = 0
 	l.look = l.look || f.full
 	mine := f.rows[:0]
 	for _, r := range f.rows {
@@ -255,60 +264,4 @@ func (l *loop) refused(r *row, err error) (again bool) {
 	l.lanes.failed(r, until)
 	l.failed = append(l.failed, f)
 	return again
-}
-
-// write tells the table what the broker has, and what it does not take.
-func (l *loop) write(work context.Context) {
-	w := written{sent: l.sent, failed: l.failed}
-	l.writing, l.sent, l.failed = true, nil, nil
-	l.jobs.Go(func() {
-		w.err = l.writeBack(work, &w)
-		l.written <- w
-	})
-}
-
-func (l *loop) writeBack(work context.Context, w *written) error {
-	if len(w.sent) > 0 {
-		n, err := l.o.mark(work, l.leases.token, w.sent)
-		if err != nil {
-			return err
-		}
-		l.emit("superseded", len(w.sent)-int(n), 0, nil)
-	}
-	if len(w.failed) == 0 {
-		return nil
-	}
-	n, err := l.o.fail(work, l.leases.token, w.failed)
-	if err == nil {
-		l.emit("superseded", len(w.failed)-int(n), 0, nil)
-	}
-	return err
-}
-
-// wrote: what was not written back is another time, and until then nothing of those lanes is read.
-func (l *loop) wrote(w written) {
-	l.writing = false
-	if w.err != nil {
-		l.sent = append(w.sent, l.sent...)
-		l.failed = append(w.failed, l.failed...)
-		l.fault("write back", w.err)
-		return
-	}
-	l.faults = 0
-	for _, r := range w.sent {
-		l.look = l.lanes.marked(r) || l.look
-		l.leases.hold(r.lane, -1)
-	}
-	for _, f := range w.failed {
-		l.look = l.lanes.marked(f.row) || l.look
-		l.leases.hold(f.lane, -1)
-	}
-}
-
-// fault waits before the database is asked again.
-func (l *loop) fault(what string, err error) {
-	l.faults++
-	wait := l.backoff(l.faults)
-	l.writeAt = time.Now().Add(wait)
-	l.opts.Logger.Warn("outbox: "+what+": trying again", "table", l.o.table.String(), "after", wait, "error", l.o.explain(err))
 }

@@ -148,7 +148,7 @@ func (r *Relay) Run(ctx context.Context) error {
 // check waits for the database as long as it is out of reach.
 func (r *Relay) check(ctx context.Context) error {
 	for n := 1; ; n++ {
-		v, err := r.o.schema.Version(ctx, r.o.db)
+		v, err := r.version(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -164,6 +164,12 @@ func (r *Relay) check(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+func (r *Relay) version(ctx context.Context) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.limit(0))
+	defer cancel()
+	return r.o.schema.Version(ctx, r.o.db)
 }
 
 // Wake makes Run look now: call it after a commit in the same process.
