@@ -124,8 +124,8 @@ const maxReason = 1024
 // failure is a row that the broker did not take.
 type failure struct {
 	*row
-	state  int64 // that it gets
-	reason string
+	state, attempts int64 // that it gets
+	reason          string
 }
 
 // within is exec with a limit on its time.
@@ -157,6 +157,7 @@ func (o *Outbox) fail(ctx context.Context, limit time.Duration, token []byte, ro
 		for _, r := range rows[from:to] {
 			q.Int(r.seq)
 			q.Int(r.state)
+			q.Int(r.attempts)
 			q.Text(sqldialect.CleanText(r.reason, maxReason))
 		}
 		n, err := o.within(ctx, limit, o.text.fail, q.Args(token))

@@ -25,6 +25,7 @@ func (o *Outbox) Explain(ctx context.Context, batch int) (plans map[string][]str
 		seqs.Int(n)
 		failures.Int(n)
 		failures.Int(statePending)
+		failures.Int(1)
 		failures.Text("why")
 	}
 	token := make([]byte, 16)

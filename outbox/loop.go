@@ -253,7 +253,7 @@ func (l *loop) judge(b batch) {
 // refused counts an attempt, and parks a row for which there is no other. It reports whether there is one.
 func (l *loop) refused(r *row, err error) (again bool) {
 	attempt := r.attempts + 1
-	f := failure{row: r, state: statePending, reason: err.Error()}
+	f := failure{row: r, state: statePending, attempts: int64(attempt), reason: err.Error()}
 	until := time.Now().Add(l.backoff(attempt))
 	again = !IsPermanent(err) && attempt < l.opts.MaxAttempts
 	if !again {

@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"strings"
 	"sync/atomic"
@@ -122,6 +123,34 @@ func TestFailedReadsDoNotAddUpOverGoodOnes(t *testing.T) {
 		})
 	}
 	require.GreaterOrEqual(t, waits, 9, "more of them before it has stopped")
+}
+
+// TestLostReplyToANoteCostsNoSecondAttempt: the note is in the table, and is made again.
+func TestLostReplyToANoteCostsNoSecondAttempt(t *testing.T) {
+	eachDB(t, func(t *testing.T, b *base) {
+		o, s := b.spied(t)
+		_, _, fail, _, _ := o.Statements()
+		var notes atomic.Int64
+		s.after = func(query string) error {
+			if query == fail && notes.Add(1) <= 4 {
+				return io.ErrUnexpectedEOF
+			}
+			return nil
+		}
+		var asked atomic.Int64
+		run(t, o, publisher(func(_ []outbox.Message, errs []error) error {
+			asked.Add(1)
+			errs[0] = errors.New("not now")
+			return nil
+		}), outbox.RelayOptions{MaxAttempts: 3, Backoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond})
+		b.write(t, outbox.Message{ID: "a", Topic: "t"})
+		b.awaitStats(t, 0, 1)
+		require.EqualValues(t, 3, asked.Load())
+		require.GreaterOrEqual(t, notes.Load(), int64(6), "the last one is counted after it is in the table")
+		var attempts int
+		require.NoError(t, b.db.QueryRow("SELECT attempts FROM "+b.table).Scan(&attempts))
+		require.Equal(t, 3, attempts)
+	})
 }
 
 // logged gets each line of a log.

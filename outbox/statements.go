@@ -27,7 +27,7 @@ var (
 	sameShape = sqldialect.Shape{{Name: "id", Kind: sqldialect.Text}, {Name: "content", Kind: sqldialect.Hash}}
 	laneShape = sqldialect.Shape{{Name: "lane", Kind: sqldialect.Int}}
 	seqShape  = sqldialect.Shape{{Name: "seq", Kind: sqldialect.Int}}
-	failShape = sqldialect.Shape{{Name: "seq", Kind: sqldialect.Int}, {Name: "state", Kind: sqldialect.Int}, {Name: "reason", Kind: sqldialect.Text}}
+	failShape = sqldialect.Shape{{Name: "seq", Kind: sqldialect.Int}, {Name: "state", Kind: sqldialect.Int}, {Name: "attempts", Kind: sqldialect.Int}, {Name: "reason", Kind: sqldialect.Text}}
 	idShape   = sqldialect.Shape{{Name: "id", Kind: sqldialect.Text}}
 
 	shardShape = sqldialect.Shape{{Name: "shard", Kind: sqldialect.Int}}
@@ -183,10 +183,11 @@ func (w writer) mark() string {
 }
 
 // fail on PostgreSQL waits for whoever is taking the shard over: it must not park what the next
-// owner has sent. On the others the statement itself locks the shards that it reads.
+// owner has sent. On the others the statement itself locks the shards that it reads. Attempts are the relay's number: one that was
+// counted here would be counted again where the reply is lost.
 func (w writer) fail() string {
 	n := w.d.Params(failShape)
-	pairs := [][2]string{{"state", "q.state"}, {"attempts", "t.attempts + 1"}, {"last_error", "q.reason"}}
+	pairs := [][2]string{{"state", "q.state"}, {"attempts", "q.attempts"}, {"last_error", "q.reason"}}
 	if w.d != sqldialect.PostgreSQL {
 		return w.update(w.table, failShape, "seq", pairs, "t.state = 0 AND "+w.mine(n+1))
 	}
