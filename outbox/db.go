@@ -77,6 +77,7 @@ func (o *Outbox) prepare(ctx context.Context, text string) (*sql.Stmt, error) {
 type row struct {
 	seq, lane int64
 	attempts  int
+	damage    error // why it cannot be read; it is parked in its turn
 	Message
 }
 
@@ -110,7 +111,7 @@ func (o *Outbox) read(ctx context.Context, strict bool, mask uint64, without []i
 		}
 		if headers != nil {
 			if err := json.Unmarshal(headers, &r.Headers); err != nil {
-				return nil, fmt.Errorf("row %d, ID %q: its headers: %w", r.seq, r.ID, err)
+				r.damage = Permanent(fmt.Errorf("outbox: row %d, ID %q: its headers cannot be read: %w", r.seq, r.ID, err))
 			}
 		}
 		rows = append(rows, r)

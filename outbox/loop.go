@@ -194,22 +194,41 @@ func (l *loop) take(f read) {
 const publishTimeout = 30 * time.Second
 
 func (l *loop) publish(work context.Context) {
-	rows := l.lanes.next(l.opts.Batch)
-	ms := make([]Message, len(rows))
-	for i, r := range rows {
-		ms[i] = r.Message
+	b := batch{rows: l.lanes.next(l.opts.Batch)}
+	for _, r := range b.rows {
 		l.leases.hold(r.lane, 1)
 	}
 	l.publishing = true
 	l.jobs.Go(func() {
-		b := batch{rows: rows, errs: make([]error, len(rows))}
 		began := time.Now()
-		ctx, cancel := context.WithTimeout(work, publishTimeout)
-		defer cancel()
-		b.err = l.p.Publish(ctx, ms, b.errs)
+		b.errs, b.err = l.ask(work, b.rows)
 		b.took = time.Since(began)
 		l.published <- b
 	})
+}
+
+// ask gives rows to the publisher, but for those that could not be read.
+func (l *loop) ask(work context.Context, rows []*row) (errs []error, err error) {
+	errs = make([]error, len(rows))
+	ms, at := make([]Message, 0, len(rows)), make([]int, 0, len(rows))
+	for i, r := range rows {
+		if errs[i] = r.damage; r.damage == nil {
+			ms, at = append(ms, r.Message), append(at, i)
+		}
+	}
+	if len(ms) == 0 {
+		return errs, nil
+	}
+	ctx, cancel := context.WithTimeout(work, publishTimeout)
+	defer cancel()
+	answers := make([]error, len(ms))
+	if err := l.p.Publish(ctx, ms, answers); err != nil {
+		return nil, err
+	}
+	for i, err := range answers {
+		errs[at[i]] = err
+	}
+	return errs, nil
 }
 
 // judge decides what becomes of each row of a batch.
