@@ -90,12 +90,29 @@ func (s *lanes) unsent(r *row) {
 
 // failed: r waits until then in the table, and what follows it too. The zero time means that it does not wait.
 func (s *lanes) failed(r *row, until time.Time) {
+	s.all[r.lane].marking++
+	s.postpone(r, until)
+}
+
+// postponed: r waits until then, of which the table need not know.
+func (s *lanes) postponed(r *row, until time.Time) {
+	s.postpone(r, until)
+	if l := s.all[r.lane]; l.marking == 0 {
+		s.wait(l)
+	}
+}
+
+func (s *lanes) postpone(r *row, until time.Time) {
 	l := s.all[r.lane]
 	l.flying = false
 	s.rows -= len(l.rows) - 1
 	l.rows = nil
-	l.marking++
 	l.until = until
+}
+
+func (s *lanes) wait(l *lane) {
+	at, _ := slices.BinarySearchFunc(s.late, l.until, func(l *lane, t time.Time) int { return l.until.Compare(t) })
+	s.late = slices.Insert(s.late, at, l)
 }
 
 // marked: the table knows what became of r. It reports whether there may be more of its lane to read.
@@ -109,8 +126,7 @@ func (s *lanes) marked(r *row) (more bool) {
 		delete(s.all, l.id)
 		return l.missed
 	}
-	at, _ := slices.BinarySearchFunc(s.late, l.until, func(l *lane, t time.Time) int { return l.until.Compare(t) })
-	s.late = slices.Insert(s.late, at, l)
+	s.wait(l)
 	return false
 }
 

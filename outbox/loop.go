@@ -21,13 +21,14 @@ type loop struct {
 	jobs      sync.WaitGroup
 
 	reading, publishing, writing bool
-	look                         bool      // there may be something to read
-	lookAt                       time.Time // then it is looked for anyway
-	outages                      int       // in a row
-	badReads, badWrites          int       // in a row
-	publishAt, readAt, writeAt   time.Time // not before, after one of those
-	cut                          func()    // the statement that is written back by; nil: none
-	sent                         []*row    // to write back
+	look                         bool           // there may be something to read
+	lookAt                       time.Time      // then it is looked for anyway
+	outages                      int            // in a row
+	away                         map[string]int // topics, and in how many batches in a row they were unavailable
+	badReads, badWrites          int            // in a row
+	publishAt, readAt, writeAt   time.Time      // not before, after one of those
+	cut                          func()         // the statement that is written back by; nil: none
+	sent                         []*row         // to write back
 	failed                       []failure
 	stopped                      time.Time // when Run was told to end
 }
@@ -57,7 +58,7 @@ type written struct {
 
 func newLoop(r *Relay, l *leases) *loop {
 	return &loop{
-		Relay: r, leases: l, lanes: newLanes(), look: true,
+		Relay: r, leases: l, lanes: newLanes(), look: true, away: make(map[string]int),
 		found: make(chan read), published: make(chan batch), written: make(chan written),
 	}
 }
@@ -248,25 +249,47 @@ func (l *loop) judge(b batch) {
 		return
 	}
 	l.outages = 0
+	waits := l.weigh(&b)
 	sent, again := 0, 0
 	var first error
 	for i, r := range b.rows {
-		if b.errs[i] == nil {
+		switch err := b.errs[i]; {
+		case err == nil:
 			sent++
 			l.lanes.sent(r)
 			l.sent = append(l.sent, r)
 			continue
+		case IsUnavailable(err) && !IsPermanent(err):
+			l.lanes.postponed(r, time.Now().Add(waits[r.Topic]))
+			l.leases.hold(r.lane, -1)
+		case !l.refused(r, err):
+			continue
 		}
-		if l.refused(r, b.errs[i]) {
-			again++
-			first = cmp.Or(first, b.errs[i])
-		}
+		again++
+		first = cmp.Or(first, b.errs[i])
 	}
 	l.emit("sent", sent, b.took, nil)
 	l.emit("failed", again, b.took, first)
 	if again > 0 { // one line, for a missing topic may have thousands of messages
 		l.opts.Logger.Warn("outbox: messages not sent; trying again", "table", l.o.table.String(), "messages", again, "error", first)
 	}
+}
+
+// weigh returns how long what is unavailable waits, for each topic: longer with each batch in a row in which it was.
+func (l *loop) weigh(b *batch) map[string]time.Duration {
+	waits := make(map[string]time.Duration)
+	for i, r := range b.rows {
+		if _, known := waits[r.Topic]; !known && IsUnavailable(b.errs[i]) {
+			l.away[r.Topic]++
+			waits[r.Topic] = l.backoff(l.away[r.Topic])
+		}
+	}
+	for _, r := range b.rows {
+		if _, away := waits[r.Topic]; !away {
+			delete(l.away, r.Topic)
+		}
+	}
+	return waits
 }
 
 // refused counts an attempt, and parks a row for which there is no other. It reports whether there is one.
