@@ -81,22 +81,44 @@ type row struct {
 	Message
 }
 
-// read returns the oldest pending rows of the shards in mask, without the lanes given.
-func (o *Outbox) read(ctx context.Context, strict bool, mask uint64, without []int64, limit int) ([]*row, error) {
+// reading is what a read asks for.
+type reading struct {
+	strict bool     // without followers of parked rows
+	mask   uint64   // of shards
+	lanes  []int64  // to leave out
+	topics []string // to leave out, with all that has their messages' keys
+	limit  int
+}
+
+// read returns the oldest pending rows.
+func (o *Outbox) read(ctx context.Context, r reading) ([]*row, error) {
 	text := o.text.read
-	if strict {
+	if r.strict {
 		text = o.text.strict
 	}
-	lanes := sqldialect.NewRows(o.dialect, laneShape, len(without))
-	for _, l := range without {
+	lanes := sqldialect.NewRows(o.dialect, laneShape, len(r.lanes))
+	for _, l := range r.lanes {
 		lanes.Int(l)
 	}
-	found, err := o.query(ctx, text, lanes.Args(int64(mask), int64(limit)))
+	args := lanes.Args()
+	if len(r.topics) > 0 {
+		text = o.text.readOpen
+		if r.strict {
+			text = o.text.strictOpen
+		}
+		topics := sqldialect.NewRows(o.dialect, topicShape, len(r.topics))
+		for _, name := range r.topics {
+			topics.Text(name)
+		}
+		args = append(args, topics.Args()[0])
+	}
+	args = append(args, int64(r.mask), int64(r.limit))
+	found, err := o.query(ctx, text, args)
 	if err != nil {
 		return nil, err
 	}
 	defer found.Close()
-	rows := make([]*row, 0, limit)
+	rows := make([]*row, 0, r.limit)
 	for found.Next() {
 		r := &row{}
 		var key sql.NullString

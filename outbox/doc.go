@@ -27,6 +27,7 @@
 //   - Parked: a message that the broker will never take, or did not take MaxAttempts times. Its row keeps the last
 //     error, and holds the later messages of its key (RelayOptions.LetFollowersGo lets them go). Requeue has it tried again.
 //   - Outage: the publisher could not ask the broker. No message is charged with an attempt.
+//   - Held: a topic of which the broker takes nothing.
 //
 // # Delivery guarantee
 //
@@ -62,8 +63,12 @@
 //
 // An ID has at most 255 bytes, a topic 512, a key 1024, all of it, and headers, valid UTF-8 without NUL. One
 // Write takes at most 1,000 messages with 6 MiB together. A relay has a few times RelayOptions.Batch
-// messages in memory. Brokers have limits of their own: a message beyond one is parked. A topic that is missing costs attempts, and
-// parks what waits for it after RelayOptions.MaxAttempts, some 80 s by default.
+// messages in memory. Brokers have limits of their own: a message beyond one is parked.
+//
+// A topic that takes nothing, a missing one say, is held: one of its messages is tried at a time, with a backoff of the topic's own, another
+// one each time, while the other topics go on. Where the topic is missing each try costs its message an attempt, and parks it after
+// RelayOptions.MaxAttempts; where the broker said that it is unavailable ([Unavailable]) it costs nothing. What has the key of a message that is held
+// waits with it, earlier messages too. Reads pass over all that is held, so that they become slower where that are hundreds of thousands.
 //
 // An ID is remembered as long as its row: RelayOptions.Retention after it was sent. Content is topic, key, headers and body,
 // without headers of tracing (traceparent, tracestate, baggage, b3, x-b3-*, uber-trace-id): a handler that runs again is another trace.

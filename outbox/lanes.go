@@ -14,6 +14,7 @@ type lane struct {
 	until   time.Time // after a failure, when the next attempt may begin
 	queued  bool      // it is in lanes.ready
 	missed  bool      // a read left it out, so there may be more of it
+	topic   string    // of the message for which it waits until then
 }
 
 // lanes is the relay's memory. It is for one goroutine.
@@ -22,9 +23,11 @@ type lanes struct {
 	ready []*lane // with a row that may go now, in turn
 	late  []*lane // with one whose until is in the future
 	rows  int     // read and not with the publisher
+
+	waiting map[string]int // how many are late, by topic
 }
 
-func newLanes() *lanes { return &lanes{all: make(map[int64]*lane)} }
+func newLanes() *lanes { return &lanes{all: make(map[int64]*lane), waiting: make(map[string]int)} }
 
 // ids are the lanes to leave out of the next read: what it found of them is here, or must wait.
 func (s *lanes) ids() []int64 {
@@ -107,10 +110,11 @@ func (s *lanes) postpone(r *row, until time.Time) {
 	l.flying = false
 	s.rows -= len(l.rows) - 1
 	l.rows = nil
-	l.until = until
+	l.until, l.topic = until, r.Topic
 }
 
 func (s *lanes) wait(l *lane) {
+	s.waiting[l.topic]++
 	at, _ := slices.BinarySearchFunc(s.late, l.until, func(l *lane, t time.Time) int { return l.until.Compare(t) })
 	s.late = slices.Insert(s.late, at, l)
 }
@@ -130,12 +134,20 @@ func (s *lanes) marked(r *row) (more bool) {
 	return false
 }
 
+// waited: l is late no more.
+func (s *lanes) waited(l *lane) {
+	if s.waiting[l.topic]--; s.waiting[l.topic] <= 0 {
+		delete(s.waiting, l.topic)
+	}
+}
+
 // wake forgets lanes that have waited long enough, so that they are read again, and returns whether there
 // were any, and when the next one will be.
 func (s *lanes) wake(now time.Time) (some bool, next time.Time) {
 	n := 0
 	for n < len(s.late) && !s.late[n].until.After(now) {
 		delete(s.all, s.late[n].id)
+		s.waited(s.late[n])
 		n++
 	}
 	s.late = append(s.late[:0], s.late[n:]...)
@@ -147,20 +159,40 @@ func (s *lanes) wake(now time.Time) (some bool, next time.Time) {
 
 // keep drops what was read of shards that are not in mask, and is with nobody.
 func (s *lanes) keep(mask uint64) {
-	ready := s.ready[:0]
 	for _, l := range s.all {
-		if mask&(1<<shardOf(l.id)) != 0 {
-			continue
+		if mask&(1<<shardOf(l.id)) == 0 {
+			s.cut(l, 0)
 		}
-		waiting := l.rows
-		if l.flying {
-			waiting = l.rows[1:]
-			l.rows = l.rows[:1]
-		} else {
-			l.rows = nil
-		}
-		s.rows -= len(waiting)
 	}
+	s.tidy(mask)
+}
+
+// drop forgets what was read of a topic and is with nobody, and what follows it.
+func (s *lanes) drop(topic string, mask uint64) {
+	for _, l := range s.all {
+		if at := slices.IndexFunc(l.rows, func(r *row) bool { return r.Topic == topic }); at >= 0 {
+			s.cut(l, at)
+		}
+	}
+	s.tidy(mask)
+}
+
+// cut forgets the rows of a lane from the nth, but for one that is with the publisher.
+func (s *lanes) cut(l *lane, n int) {
+	if l.flying {
+		n = max(n, 1)
+	}
+	if n < len(l.rows) {
+		s.rows -= len(l.rows) - n
+		clear(l.rows[n:])
+		l.rows = l.rows[:n]
+		l.missed = true
+	}
+}
+
+// tidy drops lanes of which nothing is left to do.
+func (s *lanes) tidy(mask uint64) {
+	ready := s.ready[:0]
 	for _, l := range s.ready {
 		if len(l.rows) > 0 {
 			ready = append(ready, l)
@@ -174,5 +206,11 @@ func (s *lanes) keep(mask uint64) {
 			delete(s.all, id)
 		}
 	}
-	s.late = slices.DeleteFunc(s.late, func(l *lane) bool { return s.all[l.id] != l })
+	s.late = slices.DeleteFunc(s.late, func(l *lane) bool {
+		gone := s.all[l.id] != l
+		if gone {
+			s.waited(l)
+		}
+		return gone
+	})
 }

@@ -21,14 +21,14 @@ type loop struct {
 	jobs      sync.WaitGroup
 
 	reading, publishing, writing bool
-	look                         bool           // there may be something to read
-	lookAt                       time.Time      // then it is looked for anyway
-	outages                      int            // in a row
-	away                         map[string]int // topics, and in how many batches in a row they were unavailable
-	badReads, badWrites          int            // in a row
-	publishAt, readAt, writeAt   time.Time      // not before, after one of those
-	cut                          func()         // the statement that is written back by; nil: none
-	sent                         []*row         // to write back
+	look                         bool      // there may be something to read
+	lookAt                       time.Time // then it is looked for anyway
+	outages                      int       // in a row
+	topics                       topics    // that do not take all
+	badReads, badWrites          int       // in a row
+	publishAt, readAt, writeAt   time.Time // not before, after one of those
+	cut                          func()    // the statement that is written back by; nil: none
+	sent                         []*row    // to write back
 	failed                       []failure
 	stopped                      time.Time // when Run was told to end
 }
@@ -58,7 +58,7 @@ type written struct {
 
 func newLoop(r *Relay, l *leases) *loop {
 	return &loop{
-		Relay: r, leases: l, lanes: newLanes(), look: true, away: make(map[string]int),
+		Relay: r, leases: l, lanes: newLanes(), look: true, topics: make(topics),
 		found: make(chan read), published: make(chan batch), written: make(chan written),
 	}
 }
@@ -66,6 +66,9 @@ func newLoop(r *Relay, l *leases) *loop {
 // maxLate bounds the lanes that wait for their next attempt, which each read has to name. Beyond it the
 // broker takes so little that reading more does not help.
 const maxLate = 10_000
+
+// maxLateOfTopic bounds those of one topic, of which no more is read then.
+const maxLateOfTopic = 1000
 
 func (l *loop) run(ctx context.Context) {
 	work := context.WithoutCancel(ctx) // what is under way is brought to its end, which has a limit of its own each time
@@ -81,8 +84,8 @@ func (l *loop) run(ctx context.Context) {
 		select {
 		case <-done:
 			done = nil
-			l.stopped, l.mask = time.Now(), 0
-			l.lanes.keep(0)
+			l.stopped = time.Now()
+			l.keep(0)
 			if l.writing {
 				defer time.AfterFunc(cleanUp, l.cut).Stop()
 			}
@@ -137,10 +140,14 @@ func (l *loop) start(ctx, work context.Context) time.Duration {
 	}
 	mask := l.leases.mask()
 	if mask != l.mask {
-		l.mask = mask
-		l.lanes.keep(mask)
+		l.keep(mask)
 	}
 	some, next := l.lanes.wake(now)
+	l.look = l.look || some
+	if !next.IsZero() {
+		until(next)
+	}
+	some, next = l.topics.due(now, l.opts.MaxBackoff)
 	l.look = l.look || some
 	if !next.IsZero() {
 		until(next)
@@ -155,14 +162,22 @@ func (l *loop) start(ctx, work context.Context) time.Duration {
 	return wait
 }
 
+// keep drops what was read of shards that are not in mask.
+func (l *loop) keep(mask uint64) {
+	l.mask = mask
+	l.lanes.keep(mask)
+	l.topics.reopen()
+}
+
 func (l *loop) read(ctx context.Context, mask uint64) {
 	l.reading, l.look = true, false
-	without, strict, limit := l.lanes.ids(), !l.opts.LetFollowersGo, l.limit(l.badReads)
+	q := reading{strict: !l.opts.LetFollowersGo, mask: mask, lanes: l.lanes.ids(), topics: l.topics.closed(time.Now(), l.lanes.waiting), limit: l.opts.Batch}
+	limit := l.limit(l.badReads)
 	l.jobs.Go(func() {
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
-		rows, err := l.o.read(ctx, strict, mask, without, l.opts.Batch)
+		rows, err := l.o.read(ctx, q)
 		l.found <- read{rows, len(rows) == l.opts.Batch, time.Since(began), err}
 	})
 }
@@ -173,6 +188,7 @@ func (l *loop) take(f read) {
 	l.reading = false
 	l.lookAt = time.Now().Add(max(l.opts.Poll, 4*f.took))
 	if f.err != nil {
+		l.topics.shut(false)
 		l.look = true
 		if l.stopped.IsZero() {
 			l.badReads++
@@ -188,7 +204,8 @@ func (l *loop) take(f read) {
 			mine = append(mine, r)
 		}
 	}
-	l.lanes.add(mine)
+	l.lanes.add(l.topics.admit(mine))
+	l.topics.shut(!f.full)
 }
 
 // publishTimeout is above those of the broker packages' Publishers.
@@ -249,7 +266,7 @@ func (l *loop) judge(b batch) {
 		return
 	}
 	l.outages = 0
-	waits := l.weigh(&b)
+	begun := l.weigh(&b)
 	sent, again := 0, 0
 	var first error
 	for i, r := range b.rows {
@@ -260,13 +277,17 @@ func (l *loop) judge(b batch) {
 			l.sent = append(l.sent, r)
 			continue
 		case IsUnavailable(err) && !IsPermanent(err):
-			l.lanes.postponed(r, time.Now().Add(waits[r.Topic]))
+			l.lanes.postponed(r, l.unavailable(r))
 			l.leases.hold(r.lane, -1)
 		case !l.refused(r, err):
 			continue
 		}
 		again++
 		first = cmp.Or(first, b.errs[i])
+	}
+	for _, topic := range begun {
+		l.lanes.drop(topic, l.mask)
+		l.opts.Logger.Warn("outbox: a topic takes nothing; one message at a time is tried", "table", l.o.table.String(), "topic", topic)
 	}
 	l.emit("sent", sent, b.took, nil)
 	l.emit("failed", again, b.took, first)
@@ -275,28 +296,41 @@ func (l *loop) judge(b batch) {
 	}
 }
 
-// weigh returns how long what is unavailable waits, for each topic: longer with each batch in a row in which it was.
-func (l *loop) weigh(b *batch) map[string]time.Duration {
-	waits := make(map[string]time.Duration)
-	for i, r := range b.rows {
-		if _, known := waits[r.Topic]; !known && IsUnavailable(b.errs[i]) {
-			l.away[r.Topic]++
-			waits[r.Topic] = l.backoff(l.away[r.Topic])
+// weigh returns the topics that are held from now on.
+func (l *loop) weigh(b *batch) (begun []string) {
+	now := time.Now()
+	for name, n := range tallies(b) {
+		began, ended := l.topics.weigh(name, n, now, l.backoff)
+		if began {
+			begun = append(begun, name)
 		}
+		l.look = l.look || ended
 	}
-	for _, r := range b.rows {
-		if _, away := waits[r.Topic]; !away {
-			delete(l.away, r.Topic)
-		}
+	return begun
+}
+
+// until is when a message's next attempt may begin. While its topic is held another one is tried before.
+func (l *loop) until(r *row, attempt int) time.Time {
+	if t := l.topics[r.Topic]; t != nil && t.held {
+		return t.until.Add(l.backoff(attempt))
 	}
-	return waits
+	return time.Now().Add(l.backoff(attempt))
+}
+
+// unavailable is until for a message that says nothing of its own: it waits longer with each batch of its topic.
+func (l *loop) unavailable(r *row) time.Time {
+	t := l.topics[r.Topic]
+	if t.held {
+		return l.until(r, 1)
+	}
+	return l.until(r, t.fails)
 }
 
 // refused counts an attempt, and parks a row for which there is no other. It reports whether there is one.
 func (l *loop) refused(r *row, err error) (again bool) {
 	attempt := r.attempts + 1
 	f := failure{row: r, state: statePending, attempts: int64(attempt), reason: err.Error()}
-	until := time.Now().Add(l.backoff(attempt))
+	until := l.until(r, attempt)
 	again = !IsPermanent(err) && attempt < l.opts.MaxAttempts
 	if !again {
 		f.state, until = stateParked, time.Time{}
