@@ -1,7 +1,6 @@
 package outbox
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -78,8 +77,14 @@ type row struct {
 	seq, lane int64
 	attempts  int
 	damage    error // why it cannot be read; it is parked in its turn
+	asked     bool  // its note was sent before, and nobody knows whether it is in the table
 	Message
 }
+
+func (r *row) ref() *row { return r }
+
+// done forgets what nobody needs any more once the publisher has answered.
+func (r *row) done() { r.Headers, r.Body = nil, nil }
 
 // reading is what a read asks for.
 type reading struct {
@@ -139,55 +144,6 @@ func (o *Outbox) read(ctx context.Context, r reading) ([]*row, error) {
 		rows = append(rows, r)
 	}
 	return rows, found.Err()
-}
-
-// maxReason is the longest error that a row keeps, in bytes.
-const maxReason = 1024
-
-// failure is a row that the broker did not take.
-type failure struct {
-	*row
-	state, attempts int64 // that it gets
-	reason          string
-}
-
-// within is exec with a limit on its time.
-func (o *Outbox) within(ctx context.Context, limit time.Duration, text string, args []any) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	return o.exec(ctx, text, args)
-}
-
-// mark writes back that rows were sent, as far as they are this relay's still. limit is that of one statement.
-func (o *Outbox) mark(ctx context.Context, limit time.Duration, token []byte, rows []*row) (changed int64, err error) {
-	var fault error
-	err = o.dialect.Contend(ctx, len(rows), func(from, to int) error {
-		q := sqldialect.NewRows(o.dialect, seqShape, to-from)
-		for _, r := range rows[from:to] {
-			q.Int(r.seq)
-		}
-		n, err := o.within(ctx, limit, o.text.mark, o.withClock(q.Args(token)))
-		changed += n
-		return err
-	}, func(_ int, err error) { fault = err })
-	return changed, cmp.Or(err, fault)
-}
-
-func (o *Outbox) fail(ctx context.Context, limit time.Duration, token []byte, rows []failure) (changed int64, err error) {
-	var fault error
-	err = o.dialect.Contend(ctx, len(rows), func(from, to int) error {
-		q := sqldialect.NewRows(o.dialect, failShape, to-from)
-		for _, r := range rows[from:to] {
-			q.Int(r.seq)
-			q.Int(r.state)
-			q.Int(r.attempts)
-			q.Text(sqldialect.CleanText(r.reason, maxReason))
-		}
-		n, err := o.within(ctx, limit, o.text.fail, q.Args(token))
-		changed += n
-		return err
-	}, func(_ int, err error) { fault = err })
-	return changed, cmp.Or(err, fault)
 }
 
 // Requeue lets parked messages, and the followers held behind them, be published again: at once

@@ -78,7 +78,8 @@
 // whole transaction, SQLite at some errors, too, and what is written after that commits by itself, a message without its rows for one.
 //
 // On MySQL and SQLite an ID that is there already is locked until the transaction that wrote it again ends: a relay's note
-// about that row waits for it, and other rows' notes in the same batch with it. On PostgreSQL nothing waits.
+// about that row waits for it, a second on MariaDB and with it the notes of the same batch, which then go on without it. MySQL has no such limit for one statement: the
+// wait is a third of the lease, or innodb_lock_wait_timeout where that is shorter; set it to a few seconds. On PostgreSQL nothing waits.
 //
 // Rows behind a parked message are passed over with each read, and so are dead entries of the index while a
 // transaction of hours keeps the server from removing them: then reads become slower, and a relay waits four times as

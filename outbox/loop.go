@@ -30,6 +30,7 @@ type loop struct {
 	cut                          func()    // the statement that is written back by; nil: none
 	sent                         []*row    // to write back
 	failed                       []failure
+	aside                        aside     // to write back when nobody has them locked
 	stopped                      time.Time // when Run was told to end
 }
 
@@ -47,13 +48,6 @@ type batch struct {
 	errs []error
 	took time.Duration
 	err  error
-}
-
-// written is what was to be written back.
-type written struct {
-	sent   []*row
-	failed []failure
-	err    error
 }
 
 func newLoop(r *Relay, l *leases) *loop {
@@ -110,7 +104,7 @@ func (l *loop) finished() bool {
 	if l.publishing || l.writing || l.reading {
 		return false
 	}
-	rest := len(l.sent) + len(l.failed)
+	rest := len(l.sent) + len(l.failed) + l.aside.len()
 	if rest > 0 && time.Since(l.stopped) < cleanUp {
 		return false
 	}
@@ -131,8 +125,11 @@ func (l *loop) start(ctx, work context.Context) time.Duration {
 		}
 		return true
 	}
+	if !l.writing && l.aside.len() > 0 && until(l.aside.at) {
+		l.write(work, true)
+	}
 	if !l.writing && len(l.sent)+len(l.failed) > 0 && until(l.writeAt) {
-		l.write(work)
+		l.write(work, false)
 	}
 	if !l.stopped.IsZero() {
 		until(l.stopped.Add(cleanUp))
@@ -155,7 +152,7 @@ func (l *loop) start(ctx, work context.Context) time.Duration {
 	if !l.publishing && len(l.lanes.ready) > 0 && until(l.publishAt) {
 		l.publish(work)
 	}
-	if !l.reading && l.lanes.rows < l.opts.Batch && len(l.sent)+len(l.failed) < 2*l.opts.Batch && len(l.lanes.late) < maxLate && mask != 0 &&
+	if !l.reading && l.lanes.rows < l.opts.Batch && len(l.sent)+len(l.failed) < 2*l.opts.Batch && len(l.lanes.late)+l.aside.len() < maxLate && mask != 0 &&
 		(l.look || until(l.lookAt)) && until(l.readAt) && until(l.writeAt) && until(l.publishAt) {
 		l.read(ctx, mask)
 	}
@@ -270,6 +267,7 @@ func (l *loop) judge(b batch) {
 	sent, again := 0, 0
 	var first error
 	for i, r := range b.rows {
+		r.done()
 		switch err := b.errs[i]; {
 		case err == nil:
 			sent++

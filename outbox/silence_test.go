@@ -42,7 +42,7 @@ func TestConnectionsThatFallSilentHoldTheRelayUpForAWhileOnly(t *testing.T) {
 			read, mark, fail, _, _ := o.Statements()
 			var calls atomic.Int64
 			s.before = func(ctx context.Context, query string) error {
-				if query == statement(read, mark, fail) && calls.Add(1) == 1 {
+				if strings.HasSuffix(query, statement(read, mark, fail)) && calls.Add(1) == 1 {
 					return silent(ctx)
 				}
 				return nil
@@ -69,7 +69,7 @@ func TestRunEndsWhileTheDatabaseIsSilent(t *testing.T) {
 	_, mark, _, _, _ := o.Statements()
 	asked := make(chan struct{}, 1000)
 	s.before = func(ctx context.Context, query string) error {
-		if query != mark {
+		if !strings.HasSuffix(query, mark) {
 			return nil
 		}
 		asked <- struct{}{}
@@ -132,7 +132,7 @@ func TestLostReplyToANoteCostsNoSecondAttempt(t *testing.T) {
 		_, _, fail, _, _ := o.Statements()
 		var notes atomic.Int64
 		s.after = func(query string) error {
-			if query == fail && notes.Add(1) <= 4 {
+			if strings.HasSuffix(query, fail) && notes.Add(1) <= 4 {
 				return io.ErrUnexpectedEOF
 			}
 			return nil

@@ -48,6 +48,9 @@ type statements struct {
 
 	mark    string // rows as sent
 	fail    string // rows with their error, parked or not
+	soon    string // before those two: that they are not to wait long for a lock
+	free    string // which of some rows are pending, and locked by nobody
+	pending string // which are pending
 	requeue string
 	count   string
 	sweep   string
@@ -84,8 +87,15 @@ func newStatements(d sqldialect.Dialect, t sqldialect.Table) statements {
 		leave: "DELETE FROM " + w.relays + " WHERE token = " + w.d.Arg(1),
 		bury:  "DELETE FROM " + w.relays + " WHERE alive_until <= " + w.now(0),
 	}
-	if d == sqldialect.PostgreSQL {
+	switch d {
+	case sqldialect.PostgreSQL:
 		s.same = w.same()
+		s.pending = "SELECT t.seq FROM " + w.d.FromFew(seqShape, "q") + " JOIN " + w.table + " AS t ON t.seq = q.seq AND t.state = 0"
+		s.free = s.pending + " FOR UPDATE OF t SKIP LOCKED"
+	case sqldialect.MySQL:
+		s.soon = "/*M! SET STATEMENT innodb_lock_wait_timeout = 1 FOR */ " // of MariaDB; a comment to MySQL
+		s.pending = "SELECT t.seq FROM " + w.from(seqShape) + " STRAIGHT_JOIN " + w.table + " AS t FORCE INDEX (PRIMARY) ON t.seq = q.seq WHERE t.state = 0"
+		s.free = s.pending + " FOR UPDATE SKIP LOCKED"
 	}
 	w.leases(&s)
 	return s
