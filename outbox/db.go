@@ -77,8 +77,15 @@ type row struct {
 	seq, lane int64
 	attempts  int
 	damage    error // why it cannot be read; it is parked in its turn
+	size      int   // in bytes, about
 	asked     bool  // its note was sent before, and nobody knows whether it is in the table
 	Message
+}
+
+// volume notes what r takes in memory, headers as they are in the table.
+func (r *row) volume(headers []byte) int {
+	r.size = len(r.Body) + len(headers) + len(r.ID) + len(r.Topic) + 200
+	return r.size
 }
 
 func (r *row) ref() *row { return r }
@@ -95,8 +102,11 @@ type reading struct {
 	limit  int
 }
 
-// read returns the oldest pending rows.
-func (o *Outbox) read(ctx context.Context, r reading) ([]*row, error) {
+// readBytes bounds what one read keeps, unless one row alone is larger, and with it what a relay has in memory: some of these.
+const readBytes = 16 << 20
+
+// read returns the oldest pending rows, and whether there may be more.
+func (o *Outbox) read(ctx context.Context, r reading) (rows []*row, full bool, err error) {
 	text := o.text.read
 	if r.strict {
 		text = o.text.strict
@@ -118,20 +128,24 @@ func (o *Outbox) read(ctx context.Context, r reading) ([]*row, error) {
 		args = append(args, topics.Args()[0])
 	}
 	args = append(args, int64(r.mask), int64(r.limit))
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	found, err := o.query(ctx, text, args)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer found.Close()
-	rows := make([]*row, 0, r.limit)
-	for found.Next() {
+	rows = make([]*row, 0, r.limit)
+	for size := 0; size < readBytes && found.Next(); {
 		r := &row{}
 		var key sql.NullString
 		var headers sql.RawBytes
 		var none bool // no driver need tell nothing from nothing in it
 		if err := found.Scan(&r.seq, &r.ID, &r.lane, &r.Topic, &key, &headers, &r.Body, &none, &r.attempts); err != nil {
-			return nil, err
+			return nil, false, err
 		}
+		size += r.volume(headers)
+		full = size >= readBytes
 		r.Key = key.String
 		if !none && r.Body == nil {
 			r.Body = []byte{}
@@ -143,7 +157,11 @@ func (o *Outbox) read(ctx context.Context, r reading) ([]*row, error) {
 		}
 		rows = append(rows, r)
 	}
-	return rows, found.Err()
+	if full && len(rows) < r.limit {
+		cancel() // or all that follows would be read to its end
+		return rows, true, nil
+	}
+	return rows, full || len(rows) == r.limit, found.Err()
 }
 
 // Requeue lets parked messages, and the followers held behind them, be published again: at once

@@ -23,6 +23,7 @@ type lanes struct {
 	ready []*lane // with a row that may go now, in turn
 	late  []*lane // with one whose until is in the future
 	rows  int     // read and not with the publisher
+	bytes int     // of those
 
 	waiting map[string]int // how many are late, by topic
 }
@@ -48,8 +49,16 @@ func (s *lanes) add(rows []*row) {
 			s.all[r.lane] = l
 		}
 		l.rows = append(l.rows, r)
-		s.rows++
+		s.count(1, r)
 		s.queue(l)
+	}
+}
+
+// count adds rows to what is in memory, or takes them away.
+func (s *lanes) count(sign int, rows ...*row) {
+	for _, r := range rows {
+		s.rows += sign
+		s.bytes += sign * r.size
 	}
 }
 
@@ -68,7 +77,7 @@ func (s *lanes) next(n int) []*row {
 		l.queued = false
 		l.flying = true
 		rows = append(rows, l.rows[0])
-		s.rows--
+		s.count(-1, l.rows[0])
 	}
 	s.ready = append(s.ready[:0], s.ready[n:]...)
 	return rows
@@ -87,7 +96,7 @@ func (s *lanes) sent(r *row) {
 func (s *lanes) unsent(r *row) {
 	l := s.all[r.lane]
 	l.flying = false
-	s.rows++
+	s.count(1, r)
 	s.queue(l)
 }
 
@@ -108,7 +117,7 @@ func (s *lanes) postponed(r *row, until time.Time) {
 func (s *lanes) postpone(r *row, until time.Time) {
 	l := s.all[r.lane]
 	l.flying = false
-	s.rows -= len(l.rows) - 1
+	s.count(-1, l.rows[1:]...)
 	l.rows = nil
 	l.until, l.topic = until, r.Topic
 }
@@ -183,7 +192,7 @@ func (s *lanes) cut(l *lane, n int) {
 		n = max(n, 1)
 	}
 	if n < len(l.rows) {
-		s.rows -= len(l.rows) - n
+		s.count(-1, l.rows[n:]...)
 		clear(l.rows[n:])
 		l.rows = l.rows[:n]
 		l.missed = true

@@ -23,6 +23,7 @@ type loop struct {
 	reading, publishing, writing bool
 	look                         bool      // there may be something to read
 	lookAt                       time.Time // then it is looked for anyway
+	batch                        int       // rows to read at once
 	outages                      int       // in a row
 	topics                       topics    // that do not take all
 	badReads, badWrites          int       // in a row
@@ -52,7 +53,7 @@ type batch struct {
 
 func newLoop(r *Relay, l *leases) *loop {
 	return &loop{
-		Relay: r, leases: l, lanes: newLanes(), look: true, topics: make(topics),
+		Relay: r, leases: l, lanes: newLanes(), look: true, batch: r.opts.Batch, topics: make(topics),
 		found: make(chan read), published: make(chan batch), written: make(chan written),
 	}
 }
@@ -152,7 +153,7 @@ func (l *loop) start(ctx, work context.Context) time.Duration {
 	if !l.publishing && len(l.lanes.ready) > 0 && until(l.publishAt) {
 		l.publish(work)
 	}
-	if !l.reading && l.lanes.rows < l.opts.Batch && len(l.sent)+len(l.failed) < 2*l.opts.Batch && len(l.lanes.late)+l.aside.len() < maxLate && mask != 0 &&
+	if !l.reading && l.lanes.rows < l.opts.Batch && l.lanes.bytes < readBytes && len(l.sent)+len(l.failed) < 2*l.opts.Batch && len(l.lanes.late)+l.aside.len() < maxLate && mask != 0 &&
 		(l.look || until(l.lookAt)) && until(l.readAt) && until(l.writeAt) && until(l.publishAt) {
 		l.read(ctx, mask)
 	}
@@ -168,14 +169,14 @@ func (l *loop) keep(mask uint64) {
 
 func (l *loop) read(ctx context.Context, mask uint64) {
 	l.reading, l.look = true, false
-	q := reading{strict: !l.opts.LetFollowersGo, mask: mask, lanes: l.lanes.ids(), topics: l.topics.closed(time.Now(), l.lanes.waiting), limit: l.opts.Batch}
+	q := reading{strict: !l.opts.LetFollowersGo, mask: mask, lanes: l.lanes.ids(), topics: l.topics.closed(time.Now(), l.lanes.waiting), limit: l.batch}
 	limit := l.limit(l.badReads)
 	l.jobs.Go(func() {
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
-		rows, err := l.o.read(ctx, q)
-		l.found <- read{rows, len(rows) == l.opts.Batch, time.Since(began), err}
+		rows, full, err := l.o.read(ctx, q)
+		l.found <- read{rows, full, time.Since(began), err}
 	})
 }
 
@@ -194,6 +195,7 @@ func (l *loop) take(f read) {
 		return
 	}
 	l.badReads = 0
+	l.fit(f.rows)
 	l.look = l.look || f.full
 	mine := f.rows[:0]
 	for _, r := range f.rows {
@@ -203,6 +205,20 @@ func (l *loop) take(f read) {
 	}
 	l.lanes.add(l.topics.admit(mine))
 	l.topics.shut(!f.full)
+}
+
+// fit makes the next read ask for as many rows as it can keep: what it cannot costs it the connection.
+func (l *loop) fit(rows []*row) {
+	size := 0
+	for _, r := range rows {
+		size += r.size
+	}
+	switch {
+	case size >= readBytes:
+		l.batch = max(len(rows), 1)
+	case size < readBytes/2 && len(rows) == l.batch:
+		l.batch = min(2*l.batch, l.opts.Batch)
+	}
 }
 
 // publishTimeout is above those of the broker packages' Publishers.

@@ -16,7 +16,7 @@ import (
 // RelayOptions tune a Relay; nil is the default.
 type RelayOptions struct {
 	// Batch is how many messages are read at once and given to the publisher at once; a relay has at most
-	// six times as many in memory. Default: 512.
+	// six times as many in memory, and of large messages fewer: reads end at 16 MiB. Default: 512.
 	Batch int
 	// Poll is the longest wait of an idle relay that nobody woke. Default: 100ms.
 	Poll time.Duration
