@@ -63,7 +63,7 @@
 //
 // An ID has at most 255 bytes, a topic 512, a key 1024, all of it, and headers, valid UTF-8 without NUL. One
 // Write takes at most 1,000 messages with 6 MiB together. A relay has a few times RelayOptions.Batch
-// messages in memory. Brokers have limits of their own: a message beyond one is parked.
+// messages in memory, of large ones some tens of MiB. Brokers have limits of their own: a message beyond one is parked.
 //
 // A topic that takes nothing, a missing one say, is held: one of its messages is tried at a time, with a backoff of the topic's own, another
 // one each time, while the other topics go on. Where the topic is missing each try costs its message an attempt, and parks it after

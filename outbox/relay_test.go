@@ -71,6 +71,18 @@ func TestRowThatCannotBeReadIsParkedAlone(t *testing.T) {
 	})
 }
 
+// TestDroppedTableEndsRunAtOnce: that its version is noted still does not make it one that is out of reach.
+func TestDroppedTableEndsRunAtOnce(t *testing.T) {
+	eachDB(t, func(t *testing.T, b *base) {
+		b.exec(t, "DROP TABLE "+b.table+"_shards")
+		r, err := outbox.NewRelay(b.Outbox, takesAll, nil)
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), eventually)
+		defer cancel()
+		require.ErrorContains(t, r.Run(ctx), "table "+b.table+", or one beside it, is missing")
+	})
+}
+
 func TestSecondRunIsRefused(t *testing.T) {
 	b := newBase(t, outbox.SQLite)
 	sent := make(chan struct{}, 1)
