@@ -42,7 +42,7 @@ func (b *base) relays(t *testing.T) (n int) {
 // After a switch-over by which no connection breaks, those to the server of before answer that it must not write.
 func TestRelayLeavesAServerThatIsNoPrimaryAnyMore(t *testing.T) {
 	b := newBase(t, outbox.PostgreSQL)
-	server := &switched{countingConnector: countingConnector{b.db.Driver(), b.dsn, new(atomic.Int64)}}
+	server := &switched{spyConnector: spyConnector{b.db.Driver(), b.dsn, new(spy)}}
 	db := sql.OpenDB(server)
 	db.SetMaxOpenConns(8)
 	t.Cleanup(func() { _ = db.Close() })
@@ -65,20 +65,20 @@ func (b *base) leasedUntil(t *testing.T) (us int64) {
 
 // switched gives connections to the primary of the moment.
 type switched struct {
-	countingConnector
+	spyConnector
 	primary atomic.Int64
 }
 
 func (s *switched) Connect(ctx context.Context) (driver.Conn, error) {
-	c, err := s.countingConnector.Connect(ctx)
+	c, err := s.spyConnector.Connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &switchedConn{c.(*countingConn), s, s.primary.Load()}, nil
+	return &switchedConn{c.(*spyConn), s, s.primary.Load()}, nil
 }
 
 type switchedConn struct {
-	*countingConn
+	*spyConn
 	all    *switched
 	server int64
 }
@@ -87,7 +87,7 @@ func (c *switchedConn) ExecContext(ctx context.Context, q string, args []driver.
 	if c.server != c.all.primary.Load() {
 		return nil, &pgconn.PgError{Code: "25006", Message: "cannot execute this in a read-only transaction"}
 	}
-	return c.countingConn.ExecContext(ctx, q, args)
+	return c.spyConn.ExecContext(ctx, q, args)
 }
 
 func TestMigrateNeedsToKnowTheDatabase(t *testing.T) {

@@ -1,7 +1,6 @@
 package outbox
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -77,86 +76,92 @@ func (o *Outbox) prepare(ctx context.Context, text string) (*sql.Stmt, error) {
 type row struct {
 	seq, lane int64
 	attempts  int
+	damage    error // why it cannot be read; it is parked in its turn
+	size      int   // in bytes, about
+	asked     bool  // its note was sent before, and nobody knows whether it is in the table
 	Message
 }
 
-// read returns the oldest pending rows of the shards in mask, without the lanes given.
-func (o *Outbox) read(ctx context.Context, strict bool, mask uint64, without []int64, limit int) ([]*row, error) {
+// volume notes what r takes in memory, headers as they are in the table.
+func (r *row) volume(headers []byte) int {
+	r.size = len(r.Body) + len(headers) + len(r.ID) + len(r.Topic) + 200
+	return r.size
+}
+
+func (r *row) ref() *row { return r }
+
+// done forgets what nobody needs any more once the publisher has answered.
+func (r *row) done() { r.Headers, r.Body = nil, nil }
+
+// reading is what a read asks for.
+type reading struct {
+	strict bool     // without followers of parked rows
+	mask   uint64   // of shards
+	lanes  []int64  // to leave out
+	topics []string // to leave out, with all that has their messages' keys
+	limit  int
+}
+
+// readBytes bounds what one read keeps, unless one row alone is larger, and with it what a relay has in memory: some of these.
+const readBytes = 16 << 20
+
+// read returns the oldest pending rows, and whether there may be more.
+func (o *Outbox) read(ctx context.Context, r reading) (rows []*row, full bool, err error) {
 	text := o.text.read
-	if strict {
+	if r.strict {
 		text = o.text.strict
 	}
-	lanes := sqldialect.NewRows(o.dialect, laneShape, len(without))
-	for _, l := range without {
+	lanes := sqldialect.NewRows(o.dialect, laneShape, len(r.lanes))
+	for _, l := range r.lanes {
 		lanes.Int(l)
 	}
-	found, err := o.query(ctx, text, lanes.Args(int64(mask), int64(limit)))
+	args := lanes.Args()
+	if len(r.topics) > 0 {
+		text = o.text.readOpen
+		if r.strict {
+			text = o.text.strictOpen
+		}
+		topics := sqldialect.NewRows(o.dialect, topicShape, len(r.topics))
+		for _, name := range r.topics {
+			topics.Text(name)
+		}
+		args = append(args, topics.Args()[0])
+	}
+	args = append(args, int64(r.mask), int64(r.limit))
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	found, err := o.query(ctx, text, args)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer found.Close()
-	rows := make([]*row, 0, limit)
-	for found.Next() {
+	rows = make([]*row, 0, r.limit)
+	for size := 0; size < readBytes && found.Next(); {
 		r := &row{}
 		var key sql.NullString
 		var headers sql.RawBytes
 		var none bool // no driver need tell nothing from nothing in it
 		if err := found.Scan(&r.seq, &r.ID, &r.lane, &r.Topic, &key, &headers, &r.Body, &none, &r.attempts); err != nil {
-			return nil, err
+			return nil, false, err
 		}
+		size += r.volume(headers)
+		full = size >= readBytes
 		r.Key = key.String
 		if !none && r.Body == nil {
 			r.Body = []byte{}
 		}
 		if headers != nil {
 			if err := json.Unmarshal(headers, &r.Headers); err != nil {
-				return nil, fmt.Errorf("row %d, ID %q: its headers: %w", r.seq, r.ID, err)
+				r.damage = Permanent(fmt.Errorf("outbox: row %d, ID %q: its headers cannot be read: %w", r.seq, r.ID, err))
 			}
 		}
 		rows = append(rows, r)
 	}
-	return rows, found.Err()
-}
-
-// maxReason is the longest error that a row keeps, in bytes.
-const maxReason = 1024
-
-// failure is a row that the broker did not take.
-type failure struct {
-	*row
-	state  int64 // that it gets
-	reason string
-}
-
-// mark writes back that rows were sent, as far as they are this relay's still.
-func (o *Outbox) mark(ctx context.Context, token []byte, rows []*row) (changed int64, err error) {
-	var fault error
-	err = o.dialect.Contend(ctx, len(rows), func(from, to int) error {
-		q := sqldialect.NewRows(o.dialect, seqShape, to-from)
-		for _, r := range rows[from:to] {
-			q.Int(r.seq)
-		}
-		n, err := o.exec(ctx, o.text.mark, o.withClock(q.Args(token)))
-		changed += n
-		return err
-	}, func(_ int, err error) { fault = err })
-	return changed, cmp.Or(err, fault)
-}
-
-func (o *Outbox) fail(ctx context.Context, token []byte, rows []failure) (changed int64, err error) {
-	var fault error
-	err = o.dialect.Contend(ctx, len(rows), func(from, to int) error {
-		q := sqldialect.NewRows(o.dialect, failShape, to-from)
-		for _, r := range rows[from:to] {
-			q.Int(r.seq)
-			q.Int(r.state)
-			q.Text(sqldialect.CleanText(r.reason, maxReason))
-		}
-		n, err := o.exec(ctx, o.text.fail, q.Args(token))
-		changed += n
-		return err
-	}, func(_ int, err error) { fault = err })
-	return changed, cmp.Or(err, fault)
+	if full && len(rows) < r.limit {
+		cancel() // or all that follows would be read to its end
+		return rows, true, nil
+	}
+	return rows, full || len(rows) == r.limit, found.Err()
 }
 
 // Requeue lets parked messages, and the followers held behind them, be published again: at once

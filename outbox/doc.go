@@ -27,6 +27,7 @@
 //   - Parked: a message that the broker will never take, or did not take MaxAttempts times. Its row keeps the last
 //     error, and holds the later messages of its key (RelayOptions.LetFollowersGo lets them go). Requeue has it tried again.
 //   - Outage: the publisher could not ask the broker. No message is charged with an attempt.
+//   - Held: a topic of which the broker takes nothing.
 //
 // # Delivery guarantee
 //
@@ -52,7 +53,8 @@
 //   - A relay that stood still beyond its lease: it holds its shards for over by its own monotonic clock, and begins nothing; what it
 //     was about to write back is refused, since the token is another's.
 //   - The broker: relays try again, with a backoff up to RelayOptions.MaxBackoff. Rows wait.
-//   - The database: what the broker has is noted when the database is back, as long as the lease may be ours; Run goes on.
+//   - The database: what the broker has is noted when the database is back, as long as the lease may be ours; Run goes on. A
+//     statement that is not answered within a third of the lease is given up, with its connection, and sent again by another.
 //   - A stop: Run begins nothing more when its context ends, waits for the publisher, writes back and gives its shards to the others.
 //
 // Leases are compared with the database's clock only. On SQLite that is the clock of the machine.
@@ -61,8 +63,12 @@
 //
 // An ID has at most 255 bytes, a topic 512, a key 1024, all of it, and headers, valid UTF-8 without NUL. One
 // Write takes at most 1,000 messages with 6 MiB together. A relay has a few times RelayOptions.Batch
-// messages in memory. Brokers have limits of their own: a message beyond one is parked. A topic that is missing costs attempts, and
-// parks what waits for it after RelayOptions.MaxAttempts, some 80 s by default.
+// messages in memory, of large ones some tens of MiB. Brokers have limits of their own: a message beyond one is parked.
+//
+// A topic that takes nothing, a missing one say, is held: one of its messages is tried at a time, with a backoff of the topic's own, another
+// one each time, while the other topics go on. Where the topic is missing each try costs its message an attempt, and parks it after
+// RelayOptions.MaxAttempts; where the broker said that it is unavailable ([Unavailable]) it costs nothing. What has the key of a message that is held
+// waits with it, earlier messages too. Reads pass over all that is held, so that they become slower where that are hundreds of thousands.
 //
 // An ID is remembered as long as its row: RelayOptions.Retention after it was sent. Content is topic, key, headers and body,
 // without headers of tracing (traceparent, tracestate, baggage, b3, x-b3-*, uber-trace-id): a handler that runs again is another trace.
@@ -72,7 +78,8 @@
 // whole transaction, SQLite at some errors, too, and what is written after that commits by itself, a message without its rows for one.
 //
 // On MySQL and SQLite an ID that is there already is locked until the transaction that wrote it again ends: a relay's note
-// about that row waits for it, and other rows' notes in the same batch with it. On PostgreSQL nothing waits.
+// about that row waits for it, a second on MariaDB and with it the notes of the same batch, which then go on without it. MySQL has no such limit for one statement: the
+// wait is a third of the lease, or innodb_lock_wait_timeout where that is shorter; set it to a few seconds. On PostgreSQL nothing waits.
 //
 // Rows behind a parked message are passed over with each read, and so are dead entries of the index while a
 // transaction of hours keeps the server from removing them: then reads become slower, and a relay waits four times as

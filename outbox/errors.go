@@ -36,6 +36,26 @@ func IsPermanent(err error) bool {
 	return errors.As(err, &p)
 }
 
+type unavailableError struct{ error }
+
+func (e unavailableError) Unwrap() error { return e.error }
+
+// Unavailable marks a Publisher's answer for a message as no word on the message itself: where it goes nothing is taken
+// at present, since a server is away or busy, or has too few replicas, while others answer. It costs the message no
+// attempt, so mark nothing so that the message may have caused. nil stays nil.
+func Unavailable(err error) error {
+	if err == nil {
+		return nil
+	}
+	return unavailableError{err}
+}
+
+// IsUnavailable reports whether err, or what it wraps, was marked by [Unavailable].
+func IsUnavailable(err error) bool {
+	var u unavailableError
+	return errors.As(err, &u)
+}
+
 // explain says what the caller can do about err, where anything can be said.
 func (o *Outbox) explain(err error) error {
 	switch sqldialect.Classify(o.dialect, err) {

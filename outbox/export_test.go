@@ -25,8 +25,12 @@ func (o *Outbox) Explain(ctx context.Context, batch int) (plans map[string][]str
 		seqs.Int(n)
 		failures.Int(n)
 		failures.Int(statePending)
+		failures.Int(1)
 		failures.Text("why")
 	}
+	names := sqldialect.NewRows(o.dialect, topicShape, 1)
+	names.Text("missing")
+	topics := append(lanes.Args(), names.Args()[0], int64(-1), int64(batch))
 	token := make([]byte, 16)
 	plans = make(map[string][]string)
 	for name, s := range map[string]struct {
@@ -35,6 +39,8 @@ func (o *Outbox) Explain(ctx context.Context, batch int) (plans map[string][]str
 	}{
 		"read":        {o.text.read, lanes.Args(int64(-1), int64(batch))},
 		"read strict": {o.text.strict, lanes.Args(int64(-1), int64(batch))},
+		"read open":   {o.text.readOpen, topics},
+		"strict open": {o.text.strictOpen, topics},
 		"mark":        {o.text.mark, o.withClock(seqs.Args(token))},
 		"fail":        {o.text.fail, failures.Args(token)},
 		"count":       {o.text.count, o.withClock(nil)},

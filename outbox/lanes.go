@@ -14,6 +14,7 @@ type lane struct {
 	until   time.Time // after a failure, when the next attempt may begin
 	queued  bool      // it is in lanes.ready
 	missed  bool      // a read left it out, so there may be more of it
+	topic   string    // of the message for which it waits until then
 }
 
 // lanes is the relay's memory. It is for one goroutine.
@@ -22,9 +23,12 @@ type lanes struct {
 	ready []*lane // with a row that may go now, in turn
 	late  []*lane // with one whose until is in the future
 	rows  int     // read and not with the publisher
+	bytes int     // of those
+
+	waiting map[string]int // how many are late, by topic
 }
 
-func newLanes() *lanes { return &lanes{all: make(map[int64]*lane)} }
+func newLanes() *lanes { return &lanes{all: make(map[int64]*lane), waiting: make(map[string]int)} }
 
 // ids are the lanes to leave out of the next read: what it found of them is here, or must wait.
 func (s *lanes) ids() []int64 {
@@ -45,8 +49,16 @@ func (s *lanes) add(rows []*row) {
 			s.all[r.lane] = l
 		}
 		l.rows = append(l.rows, r)
-		s.rows++
+		s.count(1, r)
 		s.queue(l)
+	}
+}
+
+// count adds rows to what is in memory, or takes them away.
+func (s *lanes) count(sign int, rows ...*row) {
+	for _, r := range rows {
+		s.rows += sign
+		s.bytes += sign * r.size
 	}
 }
 
@@ -65,7 +77,7 @@ func (s *lanes) next(n int) []*row {
 		l.queued = false
 		l.flying = true
 		rows = append(rows, l.rows[0])
-		s.rows--
+		s.count(-1, l.rows[0])
 	}
 	s.ready = append(s.ready[:0], s.ready[n:]...)
 	return rows
@@ -84,18 +96,36 @@ func (s *lanes) sent(r *row) {
 func (s *lanes) unsent(r *row) {
 	l := s.all[r.lane]
 	l.flying = false
-	s.rows++
+	s.count(1, r)
 	s.queue(l)
 }
 
 // failed: r waits until then in the table, and what follows it too. The zero time means that it does not wait.
 func (s *lanes) failed(r *row, until time.Time) {
+	s.all[r.lane].marking++
+	s.postpone(r, until)
+}
+
+// postponed: r waits until then, of which the table need not know.
+func (s *lanes) postponed(r *row, until time.Time) {
+	s.postpone(r, until)
+	if l := s.all[r.lane]; l.marking == 0 {
+		s.wait(l)
+	}
+}
+
+func (s *lanes) postpone(r *row, until time.Time) {
 	l := s.all[r.lane]
 	l.flying = false
-	s.rows -= len(l.rows) - 1
+	s.count(-1, l.rows[1:]...)
 	l.rows = nil
-	l.marking++
-	l.until = until
+	l.until, l.topic = until, r.Topic
+}
+
+func (s *lanes) wait(l *lane) {
+	s.waiting[l.topic]++
+	at, _ := slices.BinarySearchFunc(s.late, l.until, func(l *lane, t time.Time) int { return l.until.Compare(t) })
+	s.late = slices.Insert(s.late, at, l)
 }
 
 // marked: the table knows what became of r. It reports whether there may be more of its lane to read.
@@ -109,9 +139,15 @@ func (s *lanes) marked(r *row) (more bool) {
 		delete(s.all, l.id)
 		return l.missed
 	}
-	at, _ := slices.BinarySearchFunc(s.late, l.until, func(l *lane, t time.Time) int { return l.until.Compare(t) })
-	s.late = slices.Insert(s.late, at, l)
+	s.wait(l)
 	return false
+}
+
+// waited: l is late no more.
+func (s *lanes) waited(l *lane) {
+	if s.waiting[l.topic]--; s.waiting[l.topic] <= 0 {
+		delete(s.waiting, l.topic)
+	}
 }
 
 // wake forgets lanes that have waited long enough, so that they are read again, and returns whether there
@@ -120,6 +156,7 @@ func (s *lanes) wake(now time.Time) (some bool, next time.Time) {
 	n := 0
 	for n < len(s.late) && !s.late[n].until.After(now) {
 		delete(s.all, s.late[n].id)
+		s.waited(s.late[n])
 		n++
 	}
 	s.late = append(s.late[:0], s.late[n:]...)
@@ -131,20 +168,40 @@ func (s *lanes) wake(now time.Time) (some bool, next time.Time) {
 
 // keep drops what was read of shards that are not in mask, and is with nobody.
 func (s *lanes) keep(mask uint64) {
-	ready := s.ready[:0]
 	for _, l := range s.all {
-		if mask&(1<<shardOf(l.id)) != 0 {
-			continue
+		if mask&(1<<shardOf(l.id)) == 0 {
+			s.cut(l, 0)
 		}
-		waiting := l.rows
-		if l.flying {
-			waiting = l.rows[1:]
-			l.rows = l.rows[:1]
-		} else {
-			l.rows = nil
-		}
-		s.rows -= len(waiting)
 	}
+	s.tidy(mask)
+}
+
+// drop forgets what was read of a topic and is with nobody, and what follows it.
+func (s *lanes) drop(topic string, mask uint64) {
+	for _, l := range s.all {
+		if at := slices.IndexFunc(l.rows, func(r *row) bool { return r.Topic == topic }); at >= 0 {
+			s.cut(l, at)
+		}
+	}
+	s.tidy(mask)
+}
+
+// cut forgets the rows of a lane from the nth, but for one that is with the publisher.
+func (s *lanes) cut(l *lane, n int) {
+	if l.flying {
+		n = max(n, 1)
+	}
+	if n < len(l.rows) {
+		s.count(-1, l.rows[n:]...)
+		clear(l.rows[n:])
+		l.rows = l.rows[:n]
+		l.missed = true
+	}
+}
+
+// tidy drops lanes of which nothing is left to do.
+func (s *lanes) tidy(mask uint64) {
+	ready := s.ready[:0]
 	for _, l := range s.ready {
 		if len(l.rows) > 0 {
 			ready = append(ready, l)
@@ -158,5 +215,11 @@ func (s *lanes) keep(mask uint64) {
 			delete(s.all, id)
 		}
 	}
-	s.late = slices.DeleteFunc(s.late, func(l *lane) bool { return s.all[l.id] != l })
+	s.late = slices.DeleteFunc(s.late, func(l *lane) bool {
+		gone := s.all[l.id] != l
+		if gone {
+			s.waited(l)
+		}
+		return gone
+	})
 }

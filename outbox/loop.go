@@ -23,10 +23,15 @@ type loop struct {
 	reading, publishing, writing bool
 	look                         bool      // there may be something to read
 	lookAt                       time.Time // then it is looked for anyway
-	outages, faults              int       // in a row
-	publishAt, writeAt           time.Time // not before, after one of those
+	batch                        int       // rows to read at once
+	outages                      int       // in a row
+	topics                       topics    // that do not take all
+	badReads, badWrites          int       // in a row
+	publishAt, readAt, writeAt   time.Time // not before, after one of those
+	cut                          func()    // the statement that is written back by; nil: none
 	sent                         []*row    // to write back
 	failed                       []failure
+	aside                        aside     // to write back when nobody has them locked
 	stopped                      time.Time // when Run was told to end
 }
 
@@ -46,16 +51,9 @@ type batch struct {
 	err  error
 }
 
-// written is what was to be written back.
-type written struct {
-	sent   []*row
-	failed []failure
-	err    error
-}
-
 func newLoop(r *Relay, l *leases) *loop {
 	return &loop{
-		Relay: r, leases: l, lanes: newLanes(), look: true,
+		Relay: r, leases: l, lanes: newLanes(), look: true, batch: r.opts.Batch, topics: make(topics),
 		found: make(chan read), published: make(chan batch), written: make(chan written),
 	}
 }
@@ -64,8 +62,11 @@ func newLoop(r *Relay, l *leases) *loop {
 // broker takes so little that reading more does not help.
 const maxLate = 10_000
 
+// maxLateOfTopic bounds those of one topic, of which no more is read then.
+const maxLateOfTopic = 1000
+
 func (l *loop) run(ctx context.Context) {
-	work := context.WithoutCancel(ctx) // what is under way is brought to its end
+	work := context.WithoutCancel(ctx) // what is under way is brought to its end, which has a limit of its own each time
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	defer l.jobs.Wait()
@@ -78,8 +79,11 @@ func (l *loop) run(ctx context.Context) {
 		select {
 		case <-done:
 			done = nil
-			l.stopped, l.mask = time.Now(), 0
-			l.lanes.keep(0)
+			l.stopped = time.Now()
+			l.keep(0)
+			if l.writing {
+				defer time.AfterFunc(cleanUp, l.cut).Stop()
+			}
 		case <-timer.C:
 		case <-l.wake:
 			l.look = true
@@ -101,7 +105,7 @@ func (l *loop) finished() bool {
 	if l.publishing || l.writing || l.reading {
 		return false
 	}
-	rest := len(l.sent) + len(l.failed)
+	rest := len(l.sent) + len(l.failed) + l.aside.len()
 	if rest > 0 && time.Since(l.stopped) < cleanUp {
 		return false
 	}
@@ -122,8 +126,11 @@ func (l *loop) start(ctx, work context.Context) time.Duration {
 		}
 		return true
 	}
+	if !l.writing && l.aside.len() > 0 && until(l.aside.at) {
+		l.write(work, true)
+	}
 	if !l.writing && len(l.sent)+len(l.failed) > 0 && until(l.writeAt) {
-		l.write(work)
+		l.write(work, false)
 	}
 	if !l.stopped.IsZero() {
 		until(l.stopped.Add(cleanUp))
@@ -131,10 +138,14 @@ func (l *loop) start(ctx, work context.Context) time.Duration {
 	}
 	mask := l.leases.mask()
 	if mask != l.mask {
-		l.mask = mask
-		l.lanes.keep(mask)
+		l.keep(mask)
 	}
 	some, next := l.lanes.wake(now)
+	l.look = l.look || some
+	if !next.IsZero() {
+		until(next)
+	}
+	some, next = l.topics.due(now, l.opts.MaxBackoff)
 	l.look = l.look || some
 	if !next.IsZero() {
 		until(next)
@@ -142,20 +153,30 @@ func (l *loop) start(ctx, work context.Context) time.Duration {
 	if !l.publishing && len(l.lanes.ready) > 0 && until(l.publishAt) {
 		l.publish(work)
 	}
-	if !l.reading && l.lanes.rows < l.opts.Batch && len(l.sent)+len(l.failed) < 2*l.opts.Batch && len(l.lanes.late) < maxLate && mask != 0 &&
-		(l.look || until(l.lookAt)) && until(l.writeAt) && until(l.publishAt) {
+	if !l.reading && l.lanes.rows < l.opts.Batch && l.lanes.bytes < readBytes && len(l.sent)+len(l.failed) < 2*l.opts.Batch && len(l.lanes.late)+l.aside.len() < maxLate && mask != 0 &&
+		(l.look || until(l.lookAt)) && until(l.readAt) && until(l.writeAt) && until(l.publishAt) {
 		l.read(ctx, mask)
 	}
 	return wait
 }
 
+// keep drops what was read of shards that are not in mask.
+func (l *loop) keep(mask uint64) {
+	l.mask = mask
+	l.lanes.keep(mask)
+	l.topics.reopen()
+}
+
 func (l *loop) read(ctx context.Context, mask uint64) {
 	l.reading, l.look = true, false
-	without, strict := l.lanes.ids(), !l.opts.LetFollowersGo
+	q := reading{strict: !l.opts.LetFollowersGo, mask: mask, lanes: l.lanes.ids(), topics: l.topics.closed(time.Now(), l.lanes.waiting), limit: l.batch}
+	limit := l.limit(l.badReads)
 	l.jobs.Go(func() {
 		began := time.Now()
-		rows, err := l.o.read(ctx, strict, mask, without, l.opts.Batch)
-		l.found <- read{rows, len(rows) == l.opts.Batch, time.Since(began), err}
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		rows, full, err := l.o.read(ctx, q)
+		l.found <- read{rows, full, time.Since(began), err}
 	})
 }
 
@@ -165,12 +186,16 @@ func (l *loop) take(f read) {
 	l.reading = false
 	l.lookAt = time.Now().Add(max(l.opts.Poll, 4*f.took))
 	if f.err != nil {
+		l.topics.shut(false)
 		l.look = true
 		if l.stopped.IsZero() {
-			l.fault("read", f.err)
+			l.badReads++
+			l.readAt = l.fault("read", l.badReads, f.err)
 		}
 		return
 	}
+	l.badReads = 0
+	l.fit(f.rows)
 	l.look = l.look || f.full
 	mine := f.rows[:0]
 	for _, r := range f.rows {
@@ -178,29 +203,63 @@ func (l *loop) take(f read) {
 			mine = append(mine, r)
 		}
 	}
-	l.lanes.add(mine)
+	l.lanes.add(l.topics.admit(mine))
+	l.topics.shut(!f.full)
+}
+
+// fit makes the next read ask for as many rows as it can keep: what it cannot costs it the connection.
+func (l *loop) fit(rows []*row) {
+	size := 0
+	for _, r := range rows {
+		size += r.size
+	}
+	switch {
+	case size >= readBytes:
+		l.batch = max(len(rows), 1)
+	case size < readBytes/2 && len(rows) == l.batch:
+		l.batch = min(2*l.batch, l.opts.Batch)
+	}
 }
 
 // publishTimeout is above those of the broker packages' Publishers.
 const publishTimeout = 30 * time.Second
 
 func (l *loop) publish(work context.Context) {
-	rows := l.lanes.next(l.opts.Batch)
-	ms := make([]Message, len(rows))
-	for i, r := range rows {
-		ms[i] = r.Message
+	b := batch{rows: l.lanes.next(l.opts.Batch)}
+	for _, r := range b.rows {
 		l.leases.hold(r.lane, 1)
 	}
 	l.publishing = true
 	l.jobs.Go(func() {
-		b := batch{rows: rows, errs: make([]error, len(rows))}
 		began := time.Now()
-		ctx, cancel := context.WithTimeout(work, publishTimeout)
-		defer cancel()
-		b.err = l.p.Publish(ctx, ms, b.errs)
+		b.errs, b.err = l.ask(work, b.rows)
 		b.took = time.Since(began)
 		l.published <- b
 	})
+}
+
+// ask gives rows to the publisher, but for those that could not be read.
+func (l *loop) ask(work context.Context, rows []*row) (errs []error, err error) {
+	errs = make([]error, len(rows))
+	ms, at := make([]Message, 0, len(rows)), make([]int, 0, len(rows))
+	for i, r := range rows {
+		if errs[i] = r.damage; r.damage == nil {
+			ms, at = append(ms, r.Message), append(at, i)
+		}
+	}
+	if len(ms) == 0 {
+		return errs, nil
+	}
+	ctx, cancel := context.WithTimeout(work, publishTimeout)
+	defer cancel()
+	answers := make([]error, len(ms))
+	if err := l.p.Publish(ctx, ms, answers); err != nil {
+		return nil, err
+	}
+	for i, err := range answers {
+		errs[at[i]] = err
+	}
+	return errs, nil
 }
 
 // judge decides what becomes of each row of a batch.
@@ -220,19 +279,29 @@ func (l *loop) judge(b batch) {
 		return
 	}
 	l.outages = 0
+	begun := l.weigh(&b)
 	sent, again := 0, 0
 	var first error
 	for i, r := range b.rows {
-		if b.errs[i] == nil {
+		r.done()
+		switch err := b.errs[i]; {
+		case err == nil:
 			sent++
 			l.lanes.sent(r)
 			l.sent = append(l.sent, r)
 			continue
+		case IsUnavailable(err) && !IsPermanent(err):
+			l.lanes.postponed(r, l.unavailable(r))
+			l.leases.hold(r.lane, -1)
+		case !l.refused(r, err):
+			continue
 		}
-		if l.refused(r, b.errs[i]) {
-			again++
-			first = cmp.Or(first, b.errs[i])
-		}
+		again++
+		first = cmp.Or(first, b.errs[i])
+	}
+	for _, topic := range begun {
+		l.lanes.drop(topic, l.mask)
+		l.opts.Logger.Warn("outbox: a topic takes nothing; one message at a time is tried", "table", l.o.table.String(), "topic", topic)
 	}
 	l.emit("sent", sent, b.took, nil)
 	l.emit("failed", again, b.took, first)
@@ -241,11 +310,41 @@ func (l *loop) judge(b batch) {
 	}
 }
 
+// weigh returns the topics that are held from now on.
+func (l *loop) weigh(b *batch) (begun []string) {
+	now := time.Now()
+	for name, n := range tallies(b) {
+		began, ended := l.topics.weigh(name, n, now, l.backoff)
+		if began {
+			begun = append(begun, name)
+		}
+		l.look = l.look || ended
+	}
+	return begun
+}
+
+// until is when a message's next attempt may begin. While its topic is held another one is tried before.
+func (l *loop) until(r *row, attempt int) time.Time {
+	if t := l.topics[r.Topic]; t != nil && t.held {
+		return t.until.Add(l.backoff(attempt))
+	}
+	return time.Now().Add(l.backoff(attempt))
+}
+
+// unavailable is until for a message that says nothing of its own: it waits longer with each batch of its topic.
+func (l *loop) unavailable(r *row) time.Time {
+	t := l.topics[r.Topic]
+	if t.held {
+		return l.until(r, 1)
+	}
+	return l.until(r, t.fails)
+}
+
 // refused counts an attempt, and parks a row for which there is no other. It reports whether there is one.
 func (l *loop) refused(r *row, err error) (again bool) {
 	attempt := r.attempts + 1
-	f := failure{row: r, state: statePending, reason: err.Error()}
-	until := time.Now().Add(l.backoff(attempt))
+	f := failure{row: r, state: statePending, attempts: int64(attempt), reason: err.Error()}
+	until := l.until(r, attempt)
 	again = !IsPermanent(err) && attempt < l.opts.MaxAttempts
 	if !again {
 		f.state, until = stateParked, time.Time{}
@@ -255,60 +354,4 @@ func (l *loop) refused(r *row, err error) (again bool) {
 	l.lanes.failed(r, until)
 	l.failed = append(l.failed, f)
 	return again
-}
-
-// write tells the table what the broker has, and what it does not take.
-func (l *loop) write(work context.Context) {
-	w := written{sent: l.sent, failed: l.failed}
-	l.writing, l.sent, l.failed = true, nil, nil
-	l.jobs.Go(func() {
-		w.err = l.writeBack(work, &w)
-		l.written <- w
-	})
-}
-
-func (l *loop) writeBack(work context.Context, w *written) error {
-	if len(w.sent) > 0 {
-		n, err := l.o.mark(work, l.leases.token, w.sent)
-		if err != nil {
-			return err
-		}
-		l.emit("superseded", len(w.sent)-int(n), 0, nil)
-	}
-	if len(w.failed) == 0 {
-		return nil
-	}
-	n, err := l.o.fail(work, l.leases.token, w.failed)
-	if err == nil {
-		l.emit("superseded", len(w.failed)-int(n), 0, nil)
-	}
-	return err
-}
-
-// wrote: what was not written back is another time, and until then nothing of those lanes is read.
-func (l *loop) wrote(w written) {
-	l.writing = false
-	if w.err != nil {
-		l.sent = append(w.sent, l.sent...)
-		l.failed = append(w.failed, l.failed...)
-		l.fault("write back", w.err)
-		return
-	}
-	l.faults = 0
-	for _, r := range w.sent {
-		l.look = l.lanes.marked(r) || l.look
-		l.leases.hold(r.lane, -1)
-	}
-	for _, f := range w.failed {
-		l.look = l.lanes.marked(f.row) || l.look
-		l.leases.hold(f.lane, -1)
-	}
-}
-
-// fault waits before the database is asked again.
-func (l *loop) fault(what string, err error) {
-	l.faults++
-	wait := l.backoff(l.faults)
-	l.writeAt = time.Now().Add(wait)
-	l.opts.Logger.Warn("outbox: "+what+": trying again", "table", l.o.table.String(), "after", wait, "error", l.o.explain(err))
 }

@@ -28,7 +28,7 @@ func TestWriteBackOfABatchDoesNotReadTheTable(t *testing.T) {
 	_, mark, fail, requeue, _ := b.Statements()
 	for text, args := range map[string][]any{
 		mark:    {seqs, 1, []byte("token")},
-		fail:    {seqs, array("0"), array("why"), 1, []byte("token")},
+		fail:    {seqs, array("0"), array("1"), array("why"), 1, []byte("token")},
 		requeue: {seqs, 1},
 	} {
 		rows, err := b.db.QueryContext(t.Context(), "EXPLAIN "+text, args...)

@@ -11,12 +11,13 @@ import (
 	"time"
 
 	"github.com/idemq/idemq/dedup"
+	"github.com/idemq/idemq/internal/sqldialect"
 )
 
 // RelayOptions tune a Relay; nil is the default.
 type RelayOptions struct {
 	// Batch is how many messages are read at once and given to the publisher at once; a relay has at most
-	// six times as many in memory. Default: 512.
+	// six times as many in memory, and of large messages fewer: reads end at 16 MiB. Default: 512.
 	Batch int
 	// Poll is the longest wait of an idle relay that nobody woke. Default: 100ms.
 	Poll time.Duration
@@ -41,7 +42,8 @@ type RelayOptions struct {
 	Name   string       // of the relay, for people who look into the table of relays. Default: host and process.
 	Logger *slog.Logger // Default: slog.Default().
 	// Observe hears events of the name "relay", with the table as scope and these causes: sent, failed
-	// (will be tried again), parked, outage, superseded (another relay had the shard already), swept. Default: none.
+	// (will be tried again), parked, outage, superseded (another relay had the shard already), swept. It is called from several
+	// goroutines, and what they do waits for it. Default: none.
 	Observe func(dedup.Event)
 }
 
@@ -148,7 +150,7 @@ func (r *Relay) Run(ctx context.Context) error {
 // check waits for the database as long as it is out of reach.
 func (r *Relay) check(ctx context.Context) error {
 	for n := 1; ; n++ {
-		v, err := r.o.schema.Version(ctx, r.o.db)
+		v, err := r.version(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -158,12 +160,26 @@ func (r *Relay) check(ctx context.Context) error {
 			return fmt.Errorf("outbox: run: table %s has schema version %d and this program knows %d: %s", r.o.table, v, len(r.o.schema.Steps), map[bool]string{true: "call Migrate at start", false: "run a newer program"}[v < len(r.o.schema.Steps)])
 		case err == nil:
 			return nil
+		case sqldialect.Classify(r.o.dialect, err) == sqldialect.NoTable: // dropped, and its version is noted still
+			return fmt.Errorf("outbox: run: %w", r.o.explain(err))
 		}
 		r.opts.Logger.Warn("outbox: the database is out of reach; trying again", "table", r.o.table.String(), "error", err)
 		if !sleep(ctx, r.backoff(n)) {
 			return nil
 		}
 	}
+}
+
+func (r *Relay) version(ctx context.Context) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.limit(0))
+	defer cancel()
+	v, err := r.o.schema.Version(ctx, r.o.db)
+	for _, table := range []sqldialect.Table{r.o.table, r.o.table.Beside(r.o.table.Name() + "_shards"), r.o.table.Beside(r.o.table.Name() + "_relays")} {
+		if err == nil && v == len(r.o.schema.Steps) {
+			_, err = r.o.db.ExecContext(ctx, "SELECT 1 FROM "+table.Quoted()+" WHERE 1 = 0")
+		}
+	}
+	return v, err
 }
 
 // Wake makes Run look now: call it after a commit in the same process.

@@ -51,6 +51,38 @@ func TestIdleRelayAsksTwelveTimesASecondAtMost(t *testing.T) {
 	})
 }
 
+// TestRowThatCannotBeReadIsParkedAlone: somebody has changed it, or another program wrote it.
+func TestRowThatCannotBeReadIsParkedAlone(t *testing.T) {
+	eachDB(t, func(t *testing.T, b *base) {
+		for n := range 10 {
+			b.write(t, outbox.Message{ID: fmt.Sprint(n), Topic: "t", Key: fmt.Sprint(n % 5), Headers: map[string]string{"a": "b"}})
+		}
+		b.exec(t, "UPDATE "+b.table+" SET headers = 'x' WHERE id = '2'")
+		got := &arrived{}
+		run(t, b.Outbox, got, outbox.RelayOptions{})
+		b.awaitStats(t, 1, 1) // 7 waits for 2
+		require.ElementsMatch(t, []string{"0", "1", "3", "4", "5", "6", "8", "9"}, got.all())
+		var reason string
+		require.NoError(t, b.db.QueryRow("SELECT last_error FROM "+b.table+" WHERE id = '2' AND state = 2").Scan(&reason))
+		require.Contains(t, reason, `ID "2": its headers cannot be read: `)
+		b.exec(t, "UPDATE "+b.table+" SET headers = NULL WHERE id = '2'")
+		require.NoError(t, b.Requeue(t.Context(), "2"))
+		b.awaitSent(t)
+	})
+}
+
+// TestDroppedTableEndsRunAtOnce: that its version is noted still does not make it one that is out of reach.
+func TestDroppedTableEndsRunAtOnce(t *testing.T) {
+	eachDB(t, func(t *testing.T, b *base) {
+		b.exec(t, "DROP TABLE "+b.table+"_shards")
+		r, err := outbox.NewRelay(b.Outbox, takesAll, nil)
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), eventually)
+		defer cancel()
+		require.ErrorContains(t, r.Run(ctx), "table "+b.table+", or one beside it, is missing")
+	})
+}
+
 func TestSecondRunIsRefused(t *testing.T) {
 	b := newBase(t, outbox.SQLite)
 	sent := make(chan struct{}, 1)

@@ -10,88 +10,117 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// counted is a pool whose statements are counted on their way to the driver, BEGIN and COMMIT not included.
-func counted(tb testing.TB, plain *sql.DB, dsn string) (*sql.DB, *atomic.Int64) {
+// spy counts the statements on their way to the driver, BEGIN and COMMIT not included, and may be in their way.
+type spy struct {
+	atomic.Int64
+	before func(ctx context.Context, query string) error // an error in place of the statement
+	after  func(query string) error                      // an error in place of its answer
+}
+
+// counted is plain's pool anew with a spy in it.
+func counted(tb testing.TB, plain *sql.DB, dsn string) (*sql.DB, *spy) {
 	tb.Helper()
-	n := new(atomic.Int64)
-	db := sql.OpenDB(&countingConnector{plain.Driver(), dsn, n})
+	s := new(spy)
+	db := sql.OpenDB(&spyConnector{plain.Driver(), dsn, s})
 	require.NoError(tb, plain.Close())
 	db.SetMaxOpenConns(16)
 	db.SetMaxIdleConns(16)
 	tb.Cleanup(func() { _ = db.Close() })
-	return db, n
+	return db, s
 }
 
-type countingConnector struct {
+// around is what becomes of one statement. A connection that would rather prepare it says ErrSkip, and it is met again there.
+func (s *spy) around(ctx context.Context, query string, f func() error) error {
+	if s.before != nil {
+		if err := s.before(ctx, query); err != nil {
+			return err
+		}
+	}
+	err := f()
+	if err == driver.ErrSkip {
+		return err
+	}
+	s.Add(1)
+	if err == nil && s.after != nil {
+		err = s.after(query)
+	}
+	return err
+}
+
+type spyConnector struct {
 	driver driver.Driver
 	dsn    string
-	n      *atomic.Int64
+	spy    *spy
 }
 
-func (c *countingConnector) Driver() driver.Driver { return c.driver }
+func (c *spyConnector) Driver() driver.Driver { return c.driver }
 
-func (c *countingConnector) Connect(ctx context.Context) (driver.Conn, error) {
+func (c *spyConnector) Connect(context.Context) (driver.Conn, error) {
 	conn, err := c.driver.Open(c.dsn)
 	if err != nil {
 		return nil, err
 	}
-	return &countingConn{conn, c.n}, nil
+	return &spyConn{conn, c.spy}, nil
 }
 
-// countingConn is the driver's connection. One that would rather prepare says ErrSkip, and its statement is counted then.
-type countingConn struct {
+type spyConn struct {
 	driver.Conn
-	n *atomic.Int64
+	spy *spy
 }
 
-func (c *countingConn) count(err error) {
-	if err != driver.ErrSkip {
-		c.n.Add(1)
-	}
-}
-
-func (c *countingConn) QueryContext(ctx context.Context, q string, args []driver.NamedValue) (driver.Rows, error) {
-	rows, err := c.Conn.(driver.QueryerContext).QueryContext(ctx, q, args)
-	c.count(err)
+func (c *spyConn) QueryContext(ctx context.Context, q string, args []driver.NamedValue) (rows driver.Rows, err error) {
+	err = c.spy.around(ctx, q, func() (err error) {
+		rows, err = c.Conn.(driver.QueryerContext).QueryContext(ctx, q, args)
+		return err
+	})
 	return rows, err
 }
 
-func (c *countingConn) ExecContext(ctx context.Context, q string, args []driver.NamedValue) (driver.Result, error) {
-	res, err := c.Conn.(driver.ExecerContext).ExecContext(ctx, q, args)
-	c.count(err)
+func (c *spyConn) ExecContext(ctx context.Context, q string, args []driver.NamedValue) (res driver.Result, err error) {
+	err = c.spy.around(ctx, q, func() (err error) {
+		res, err = c.Conn.(driver.ExecerContext).ExecContext(ctx, q, args)
+		return err
+	})
 	return res, err
 }
 
-func (c *countingConn) PrepareContext(ctx context.Context, q string) (driver.Stmt, error) {
+func (c *spyConn) PrepareContext(ctx context.Context, q string) (driver.Stmt, error) {
 	st, err := c.Conn.(driver.ConnPrepareContext).PrepareContext(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	return &countingStmt{st, c.n}, nil
+	return &spyStmt{st, c.spy, q}, nil
 }
 
-func (c *countingConn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx, error) {
+func (c *spyConn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx, error) {
 	return c.Conn.(driver.ConnBeginTx).BeginTx(ctx, o)
 }
 
-func (c *countingConn) CheckNamedValue(v *driver.NamedValue) error {
+func (c *spyConn) CheckNamedValue(v *driver.NamedValue) error {
 	if n, ok := c.Conn.(driver.NamedValueChecker); ok {
 		return n.CheckNamedValue(v)
 	}
 	return driver.ErrSkip
 }
 
-type countingStmt struct {
+type spyStmt struct {
 	driver.Stmt
-	n *atomic.Int64
+	spy   *spy
+	query string
 }
 
-func (s *countingStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
-	s.n.Add(1)
-	return s.Stmt.(driver.StmtQueryContext).QueryContext(ctx, args)
+func (s *spyStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (rows driver.Rows, err error) {
+	err = s.spy.around(ctx, s.query, func() (err error) {
+		rows, err = s.Stmt.(driver.StmtQueryContext).QueryContext(ctx, args)
+		return err
+	})
+	return rows, err
 }
 
-func (s *countingStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
-	s.n.Add(1)
-	return s.Stmt.(driver.StmtExecContext).ExecContext(ctx, args)
+func (s *spyStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (res driver.Result, err error) {
+	err = s.spy.around(ctx, s.query, func() (err error) {
+		res, err = s.Stmt.(driver.StmtExecContext).ExecContext(ctx, args)
+		return err
+	})
+	return res, err
 }

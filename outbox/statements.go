@@ -27,8 +27,10 @@ var (
 	sameShape = sqldialect.Shape{{Name: "id", Kind: sqldialect.Text}, {Name: "content", Kind: sqldialect.Hash}}
 	laneShape = sqldialect.Shape{{Name: "lane", Kind: sqldialect.Int}}
 	seqShape  = sqldialect.Shape{{Name: "seq", Kind: sqldialect.Int}}
-	failShape = sqldialect.Shape{{Name: "seq", Kind: sqldialect.Int}, {Name: "state", Kind: sqldialect.Int}, {Name: "reason", Kind: sqldialect.Text}}
+	failShape = sqldialect.Shape{{Name: "seq", Kind: sqldialect.Int}, {Name: "state", Kind: sqldialect.Int}, {Name: "attempts", Kind: sqldialect.Int}, {Name: "reason", Kind: sqldialect.Text}}
 	idShape   = sqldialect.Shape{{Name: "id", Kind: sqldialect.Text}}
+
+	topicShape = sqldialect.Shape{{Name: "topic", Kind: sqldialect.Text}}
 
 	shardShape = sqldialect.Shape{{Name: "shard", Kind: sqldialect.Int}}
 	takeShape  = sqldialect.Shape{{Name: "shard", Kind: sqldialect.Int}, {Name: "token", Kind: sqldialect.Hash}, {Name: "lease", Kind: sqldialect.Int}}
@@ -39,10 +41,16 @@ type statements struct {
 	write string // messages into the caller's transaction
 	same  string // PostgreSQL: fails where one of these IDs has other content
 
-	read    string // pending rows of some shards, not of some lanes
-	strict  string // the same without followers of parked rows
+	read   string // pending rows of some shards, not of some lanes
+	strict string // the same without followers of parked rows
+	// The same two without some topics, and what has their messages' keys.
+	readOpen, strictOpen string
+
 	mark    string // rows as sent
 	fail    string // rows with their error, parked or not
+	soon    string // before those two: that they are not to wait long for a lock
+	free    string // which of some rows are pending, and locked by nobody
+	pending string // which are pending
 	requeue string
 	count   string
 	sweep   string
@@ -74,13 +82,20 @@ func newStatements(d sqldialect.Dialect, t sqldialect.Table) statements {
 		w.hint = ` INDEXED BY "` + t.Name() + `_pending"`
 	}
 	s := statements{
-		write: w.write(), read: w.read(""), mark: w.mark(), fail: w.fail(), requeue: w.requeue(), count: w.count(), sweep: w.sweep(),
-		strict: w.read(w.unparked()),
-		leave:  "DELETE FROM " + w.relays + " WHERE token = " + w.d.Arg(1),
-		bury:   "DELETE FROM " + w.relays + " WHERE alive_until <= " + w.now(0),
+		write: w.write(), read: w.read("", false), mark: w.mark(), fail: w.fail(), requeue: w.requeue(), count: w.count(), sweep: w.sweep(),
+		strict: w.read(w.unparked(), false), readOpen: w.read("", true), strictOpen: w.read(w.unparked(), true),
+		leave: "DELETE FROM " + w.relays + " WHERE token = " + w.d.Arg(1),
+		bury:  "DELETE FROM " + w.relays + " WHERE alive_until <= " + w.now(0),
 	}
-	if d == sqldialect.PostgreSQL {
+	switch d {
+	case sqldialect.PostgreSQL:
 		s.same = w.same()
+		s.pending = "SELECT t.seq FROM " + w.d.FromFew(seqShape, "q") + " JOIN " + w.table + " AS t ON t.seq = q.seq AND t.state = 0"
+		s.free = s.pending + " FOR UPDATE OF t SKIP LOCKED"
+	case sqldialect.MySQL:
+		s.soon = "/*M! SET STATEMENT innodb_lock_wait_timeout = 1 FOR */ " // of MariaDB; a comment to MySQL
+		s.pending = "SELECT t.seq FROM " + w.from(seqShape) + " STRAIGHT_JOIN " + w.table + " AS t FORCE INDEX (PRIMARY) ON t.seq = q.seq WHERE t.state = 0"
+		s.free = s.pending + " FOR UPDATE SKIP LOCKED"
 	}
 	w.leases(&s)
 	return s
@@ -124,11 +139,15 @@ func (w writer) same() string {
 		w.table, w.from(sameShape), w.table)
 }
 
-// read has the parameters: lanes to leave out, a mask of shards, the limit. It begins at the
+// read has the parameters: lanes to leave out, topics to leave out where open, a mask of shards, the limit. It begins at the
 // first pending row each time, for one that was written earlier may have been committed later; so what one
 // statement sees of a lane is its oldest rows, without a gap.
-func (w writer) read(more string) string {
+func (w writer) read(more string, open bool) string {
 	n := w.d.Params(laneShape)
+	if open {
+		n++
+		more = w.open(n) + more
+	}
 	mask, pending := w.d.Arg(n+1), "t.state = 0"
 	if w.d == sqldialect.PostgreSQL {
 		// Written so that a server without statistics expects many rows to meet each condition: it then reads the
@@ -147,6 +166,22 @@ func (w writer) unparked() string {
 		return "AND (SELECT p.state FROM " + w.table + " AS p WHERE p.state = 2 AND p.lane = t.lane LIMIT 1) IS DISTINCT FROM 2 "
 	}
 	return "AND t.lane NOT IN (SELECT p.lane FROM " + w.table + " AS p WHERE p.state = 2) "
+}
+
+// open leaves out the lanes that have pending rows of the topics in the nth parameter: all of them, for a later row of
+// another topic must not overtake. PostgreSQL makes a table for look-ups of a set that it takes for small, however large that is; and where
+// it expects many rows, in order and up to a limit that it does not know, it goes by the index of what is pending.
+func (w writer) open(n int) string {
+	of := "SELECT h.lane FROM " + w.table + " AS h" + w.hint + " WHERE "
+	switch w.d {
+	case sqldialect.PostgreSQL:
+		of = "SELECT unnest(ARRAY(" + of + "h.state < 1 AND array_position(" + w.d.Arg(n) + "::text[], h.topic) IS NOT NULL ORDER BY h.seq LIMIT (SELECT NULL::bigint)))"
+	case sqldialect.MySQL:
+		of += "h.state = 0 AND h.topic IN (SELECT x.topic FROM " + w.d.From(topicShape, "x") + ")"
+	default:
+		of += "h.state = 0 AND h.topic IN (SELECT CAST(unhex(value->>0) AS TEXT) FROM json_each(" + w.d.Arg(n) + "))"
+	}
+	return "AND t.lane NOT IN (" + of + ") "
 }
 
 // update changes rows of a table that q names. No expression reads a column that another one sets:
@@ -183,10 +218,11 @@ func (w writer) mark() string {
 }
 
 // fail on PostgreSQL waits for whoever is taking the shard over: it must not park what the next
-// owner has sent. On the others the statement itself locks the shards that it reads.
+// owner has sent. On the others the statement itself locks the shards that it reads. Attempts are the relay's number: one that was
+// counted here would be counted again where the reply is lost.
 func (w writer) fail() string {
 	n := w.d.Params(failShape)
-	pairs := [][2]string{{"state", "q.state"}, {"attempts", "t.attempts + 1"}, {"last_error", "q.reason"}}
+	pairs := [][2]string{{"state", "q.state"}, {"attempts", "q.attempts"}, {"last_error", "q.reason"}}
 	if w.d != sqldialect.PostgreSQL {
 		return w.update(w.table, failShape, "seq", pairs, "t.state = 0 AND "+w.mine(n+1))
 	}

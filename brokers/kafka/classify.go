@@ -1,9 +1,11 @@
 package kafka
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"net"
 
 	"github.com/segmentio/kafka-go"
 )
@@ -57,6 +59,21 @@ func classifyCode(code kafka.Error) class {
 		return stale
 	}
 	return retryable
+}
+
+// unavailable reports whether err says nothing of the records: their partition takes none at present.
+func unavailable(err error) bool {
+	var code kafka.Error
+	if !errors.As(err, &code) {
+		var op *net.OpError
+		return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &op) && op.Op == "dial"
+	}
+	switch code {
+	case kafka.NotEnoughReplicas, kafka.NotEnoughReplicasAfterAppend, kafka.RequestTimedOut, kafka.NotLeaderForPartition, kafka.LeaderNotAvailable,
+		kafka.ReplicaNotAvailable, kafka.BrokerNotAvailable, kafka.FencedLeaderEpoch, kafka.UnknownLeaderEpoch, kafka.KafkaStorageError, kafka.NetworkException:
+		return true
+	}
+	return false
 }
 
 // lostMembership reports whether a commit failed because the generation is no longer the

@@ -59,3 +59,12 @@ func TestLostMembershipIsToldFromAFaultOfTheBroker(t *testing.T) {
 	require.False(t, lostMembership(kafka.NotCoordinatorForGroup))
 	require.False(t, lostMembership(io.EOF))
 }
+
+func TestUnavailableSaysNothingOfTheRecords(t *testing.T) {
+	for _, err := range []error{kafka.NotEnoughReplicas, kafka.LeaderNotAvailable, context.DeadlineExceeded, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}} {
+		require.True(t, unavailable(fmt.Errorf("kafka: wrapped: %w", err)), err)
+	}
+	for _, err := range []error{kafka.UnknownTopicOrPartition, kafka.TopicAuthorizationFailed, kafka.InvalidRecord, kafka.Unknown, io.ErrUnexpectedEOF} {
+		require.False(t, unavailable(fmt.Errorf("kafka: wrapped: %w", err)), err)
+	}
+}

@@ -66,7 +66,8 @@ func NewPublisher(c Cluster, o *PublisherOptions) (*Publisher, error) {
 const publisherTTL = 30 * time.Second
 
 // Publish sends ms, in order per topic and key, and answers errs[i] for ms[i]; a message that the
-// broker refuses, for its size say, fails alone, and is marked by [outbox.Permanent] where the record itself is why. The returned error means that no broker
+// broker refuses, for its size say, fails alone, and is marked by [outbox.Permanent] where the record itself is why, and by
+// [outbox.Unavailable] where its partition takes nothing at present. The returned error means that no broker
 // answered. A message may be written twice when an answer is lost.
 func (p *Publisher) Publish(ctx context.Context, ms []outbox.Message, errs []error) error {
 	if len(errs) != len(ms) {
@@ -93,6 +94,8 @@ func (p *Publisher) Publish(ctx context.Context, ms []outbox.Message, errs []err
 			errs[at[j]] = fmt.Errorf("kafka: publish %q: %w", ms[at[j]].ID, err)
 			if ofRecord(err) || errors.Is(err, kafka.InvalidTopic) {
 				errs[at[j]] = outbox.Permanent(errs[at[j]])
+			} else if unavailable(err) {
+				errs[at[j]] = outbox.Unavailable(errs[at[j]])
 			}
 		}
 	}

@@ -171,6 +171,29 @@ func TestBrokerThatCannotBeAskedCostsNoMessageAnAttempt(t *testing.T) {
 	require.Equal(t, []error{nil, nil}, errs)
 }
 
+// TestTopicShortOfReplicasIsUnavailableAndOthersAreNot: one of several brokers is down.
+func TestTopicShortOfReplicasIsUnavailableAndOthersAreNot(t *testing.T) {
+	c := fakeKafka(t, 1, kfake.SeedTopics(1, "down"))
+	c.ControlKey(int16(kmsg.Produce), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		if r.(*kmsg.ProduceRequest).Topics[0].Topic != "down" {
+			return nil, nil, false
+		}
+		res := r.ResponseKind().(*kmsg.ProduceResponse)
+		rt := kmsg.NewProduceResponseTopic()
+		rt.Topic = "down"
+		rp := kmsg.NewProduceResponseTopicPartition()
+		rp.ErrorCode = kerr.NotEnoughReplicas.Code
+		rt.Partitions = append(rt.Partitions, rp)
+		res.Topics = append(res.Topics, rt)
+		return res, nil, true
+	})
+	p := newPublisher(t, c.ListenAddrs(), &kafka.PublisherOptions{Timeout: 2 * time.Second})
+	errs := publish(t, p, outbox.Message{ID: "0", Topic: "down"}, outbox.Message{ID: "1", Topic: "t"})
+	require.True(t, outbox.IsUnavailable(errs[0]), "%v", errs[0])
+	require.NoError(t, errs[1])
+}
+
 func TestPublishEndsSoonAfterItsContext(t *testing.T) {
 	c := fakeKafka(t, 1)
 	p := newPublisher(t, c.ListenAddrs(), nil)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/idemq/idemq/outbox"
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
@@ -60,7 +61,7 @@ func (p *producer) send(ctx context.Context, ms []publishing, errs []error) erro
 			if len(open) == len(ms) {
 				return err
 			}
-			fill(errs, open, err)
+			fill(errs, open, outbox.Unavailable(err))
 			return nil
 		}
 		open = l.send(ctx, ms, errs, open)
@@ -73,10 +74,15 @@ func (p *producer) send(ctx context.Context, ms []publishing, errs []error) erro
 			return nil
 		}
 		if ctx.Err() != nil || !sleep(ctx, pause) {
+			away := cause == nil // it answers for others, and is silent about these
 			if l.blocked.Load() {
-				cause = errBlocked
+				cause, away = errBlocked, true
 			}
-			fill(errs, open, fmt.Errorf("%w: %w", errUnknown, cmp.Or(cause, context.Cause(ctx))))
+			err := fmt.Errorf("%w: %w", errUnknown, cmp.Or(cause, context.Cause(ctx)))
+			if away {
+				err = outbox.Unavailable(err)
+			}
+			fill(errs, open, err)
 			return nil
 		}
 	}
@@ -103,7 +109,7 @@ func (p *producer) oneByOne(ctx context.Context, ms []publishing, errs []error, 
 		if l == nil || l.ended.Err() != nil {
 			var err error
 			if l, err = p.dial(ctx, 0); err != nil {
-				fill(errs, open[n:], err)
+				fill(errs, open[n:], outbox.Unavailable(err))
 				return
 			}
 		}

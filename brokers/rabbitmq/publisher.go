@@ -49,7 +49,8 @@ func NewPublisher(c Cluster, o *PublisherOptions) (*Publisher, error) {
 
 // Publish sends ms, in order, and answers errs[i] for ms[i]; a message that no queue takes
 // ([ErrUnroutable]), or that the server refuses for its size or its exchange, say, fails alone, and is marked by
-// [outbox.Permanent] where the message itself is why. The returned error
+// [outbox.Permanent] where the message itself is why, and by [outbox.Unavailable] where the server, or the queue's node, was
+// not to be asked, or was silent about it. The returned error
 // means that the server could not be asked. A message may be there twice when an answer is lost.
 func (p *Publisher) Publish(ctx context.Context, ms []outbox.Message, errs []error) error {
 	if len(errs) != len(ms) {

@@ -1,9 +1,11 @@
 package rocketmq
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"net"
 )
 
 // ErrClosed is what a Source or Publisher answers after its Close, and a TransactionProducer after its Run.
@@ -60,6 +62,15 @@ func classifyCode(code int) class {
 		return stale
 	}
 	return retryable // busy, not flushed, not copied, an error of the broker's own
+}
+
+// unavailable reports whether err says nothing of the message: the broker with its queue is away, busy or short of copies.
+func unavailable(err error) bool {
+	if refused(err) {
+		return isCode(err, codeBusy, codeUnavailable, codeFlushDiskTimeout, codeSlaveMissing, codeFlushSlave)
+	}
+	var op *net.OpError
+	return errors.Is(err, errNoBroker) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &op) && op.Op == "dial"
 }
 
 // refused reports whether a server answered, although not as wished.

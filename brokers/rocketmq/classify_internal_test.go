@@ -46,3 +46,12 @@ func TestClassify(t *testing.T) {
 		})
 	}
 }
+
+func TestUnavailableSaysNothingOfTheMessage(t *testing.T) {
+	for _, err := range []error{&Error{Code: codeBusy}, &Error{Code: codeSlaveMissing}, errNoBroker, context.DeadlineExceeded, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}} {
+		require.True(t, unavailable(fmt.Errorf("rocketmq: wrapped: %w", err)), err)
+	}
+	for _, err := range []error{errNoTopic, &Error{Code: codeNoTopic}, &Error{Code: codeSystemError}, &Error{Code: codeNoPermission}, errTooLarge, io.ErrUnexpectedEOF} {
+		require.False(t, unavailable(fmt.Errorf("rocketmq: wrapped: %w", err)), err)
+	}
+}

@@ -56,7 +56,8 @@ func NewPublisher(c Cluster, o *PublisherOptions) (*Publisher, error) {
 }
 
 // Publish sends ms, in order per topic and key, and answers errs[i] for ms[i]; a message that the
-// broker refuses, for its size say, fails alone, and is marked by [outbox.Permanent] where the message itself is why. The returned error means that no broker
+// broker refuses, for its size say, fails alone, and is marked by [outbox.Permanent] where the message itself is why, and by
+// [outbox.Unavailable] where its queue's broker takes nothing at present. The returned error means that no broker
 // answered. A message may be written twice when an answer is lost.
 func (p *Publisher) Publish(ctx context.Context, ms []outbox.Message, errs []error) error {
 	if len(errs) != len(ms) {
@@ -87,6 +88,8 @@ func (p *Publisher) Publish(ctx context.Context, ms []outbox.Message, errs []err
 		errs[i] = fmt.Errorf("rocketmq: publish %q: %w", ms[i].ID, err)
 		if isCode(err, codeIllegalMessage) || errors.Is(err, errTooLarge) {
 			errs[i] = outbox.Permanent(errs[i])
+		} else if unavailable(err) {
+			errs[i] = outbox.Unavailable(errs[i])
 		}
 	}
 	return nil
