@@ -154,6 +154,28 @@ func TestTransactionThatFEndsIsAnErrorAndTheRelaysAreWoken(t *testing.T) {
 	})
 }
 
+// Before its commit nothing tells that the server took the transaction back; text does here what a deadlock does.
+func TestTransactionThatTheServerTookBackIsNoSuccess(t *testing.T) {
+	for _, d := range []outbox.Dialect{outbox.MySQL, outbox.SQLite} {
+		t.Run(string(d), func(t *testing.T) {
+			b := newBase(t, d)
+			err := b.InTx(t.Context(), nil, func(ctx context.Context, tx *sql.Tx) error {
+				require.NoError(t, b.Write(ctx, tx, outbox.Message{ID: "a", Topic: "t"}))
+				_, err := tx.ExecContext(ctx, "ROLLBACK")
+				return err
+			})
+			require.ErrorIs(t, err, dedup.ErrTxEnded)
+			s, err := b.Stats(t.Context())
+			require.NoError(t, err)
+			require.Zero(t, s.Pending)
+			b.write(t, outbox.Message{ID: "b", Topic: "t"}) // on the same connection, maybe
+			s, err = b.Stats(t.Context())
+			require.NoError(t, err)
+			require.EqualValues(t, 1, s.Pending)
+		})
+	}
+}
+
 func TestChannelThatPostgreSQLWouldNotTakeIsRefused(t *testing.T) {
 	db := open(t, "pgx", "")
 	t.Cleanup(func() { _ = db.Close() })

@@ -76,6 +76,7 @@
 //
 // Return the error of every statement from the transaction, also of one that does not matter to you: at a deadlock MySQL takes back the
 // whole transaction, SQLite at some errors, too, and what is written after that commits by itself, a message without its rows for one.
+// InTx finds that out, at two round trips more on MySQL, and returns dedup.ErrTxEnded; a transaction of your own does not.
 //
 // On MySQL and SQLite an ID that is there already is locked until the transaction that wrote it again ends: a relay's note
 // about that row waits for it, a second on MariaDB and with it the notes of the same batch, which then go on without it. MySQL has no such limit for one statement: the

@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/idemq/idemq/dedup"
+	"github.com/idemq/idemq/internal/sqldialect"
 )
 
 // InTx begins a transaction, runs f in it, commits where f returned nil, and then wakes the relays of this
-// Outbox. An error of f comes back as it is, after the rollback. An error of the commit may mean that it happened; where f itself
-// ended the transaction it is dedup.ErrTxEnded.
+// Outbox. An error of f comes back as it is, after the rollback. An error of the commit may mean that it happened; where f
+// ended the transaction, or passed over an error at which MySQL or SQLite took it back, it is dedup.ErrTxEnded.
 func (o *Outbox) InTx(ctx context.Context, opts *sql.TxOptions, f func(ctx context.Context, tx *sql.Tx) error) error {
 	if f == nil {
 		return errors.New("outbox: in tx: f is nil; pass the function that writes")
@@ -22,13 +23,21 @@ func (o *Outbox) InTx(ctx context.Context, opts *sql.TxOptions, f func(ctx conte
 		return fmt.Errorf("outbox: in tx: begin: %w", err)
 	}
 	defer tx.Rollback() // after the commit it is nothing; else, with a panic of f too, it is what is left
+	if err := o.mark(ctx, tx, "SAVEPOINT "); err != nil {
+		return fmt.Errorf("outbox: in tx: begin: %w", err)
+	}
 	if err := f(ctx, tx); err != nil {
 		return err
 	}
-	err = tx.Commit()
-	if errors.Is(err, sql.ErrTxDone) {
-		o.Wake() // in case that f has committed
-		return fmt.Errorf("outbox: in tx: %w: return nil to commit or an error to roll back, and call neither Commit nor Rollback", dedup.ErrTxEnded)
+	err = o.mark(ctx, tx, "RELEASE SAVEPOINT ")
+	gone := err != nil && sqldialect.Answered(o.dialect, err)
+	if err == nil {
+		err = tx.Commit()
+	}
+	if gone || errors.Is(err, sql.ErrTxDone) {
+		o.Wake() // in case that something is committed
+		return fmt.Errorf("outbox: in tx: %w, or passed over an error at which the server did: what it wrote before may be lost, and what it wrote after that committed by itself; "+
+			"return nil to commit and every error to roll back, and call neither Commit nor Rollback: %w", dedup.ErrTxEnded, err)
 	}
 	if err != nil {
 		return fmt.Errorf("outbox: in tx: commit: %w", err)
@@ -38,6 +47,16 @@ func (o *Outbox) InTx(ctx context.Context, opts *sql.TxOptions, f func(ctx conte
 		o.tell(ctx)
 	}
 	return nil
+}
+
+// mark puts a savepoint at the beginning of a transaction, or takes it away at the end, which fails where the transaction has ended
+// meanwhile: MySQL and SQLite commit by itself what is written after that. PostgreSQL would answer nothing more.
+func (o *Outbox) mark(ctx context.Context, tx *sql.Tx, verb string) error {
+	if o.dialect == PostgreSQL {
+		return nil
+	}
+	_, err := tx.ExecContext(ctx, verb+"idemq_outbox_tx")
+	return err
 }
 
 // Wake makes the relays of this Outbox that run in this process look now: call it after a commit.
