@@ -87,9 +87,6 @@ func (e *engine) conclude(t *task) {
 			if unsaid, ok := e.quiet.allow("outcome"); ok {
 				e.log.Error("consumer: outcome cannot be written, will try again", "scope", t.Scope, "id", short(t.work.ID), "outcome", t.outcome.State, "err", t.answer, "and_more", unsaid)
 			}
-			if e.turn == t { // it has run; the others must not wait for a record that may stay unusable for ever
-				e.nextTurn()
-			}
 			e.timers.set(t, time.Now().Add(time.Second))
 			e.standAside(t)
 			return
