@@ -84,7 +84,7 @@ func childInTx(ctx context.Context, s *childSpec, report func(kind, id string, e
 		return nil
 	}, &consumer.Options{Policy: consumer.Policy{
 		Backoff:    []time.Duration{k.backoff},
-		MaxCrashes: 1_000_000, // the process dies again and again while the same suspect runs alone; that it is no killer is known here only
+		MaxCrashes: 100_000, // the process dies again and again while the same suspect runs alone; that it is no killer is known here only
 	}})
 	if err != nil {
 		return err
