@@ -80,8 +80,13 @@ func TestRedisDownAfterTheHandler(t *testing.T) {
 	require.Equal(t, 201, (<-first).status, "the client gets its answer")
 	require.Equal(t, 1, w.count("request unsettled"))
 	server.Start()
-	require.Equal(t, 201, s.eventuallyAnswered("abc").status)
-	s.ran(2) // the named window
+	r := s.eventuallyAnswered("abc")
+	require.Equal(t, 201, r.status)
+	if r.replayed() { // the last try to store the answer was under way for long enough to find the server again
+		s.ran(1)
+	} else {
+		s.ran(2) // the named window
+	}
 	require.True(t, s.must(201, "abc", "order").replayed())
 }
 
