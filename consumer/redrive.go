@@ -36,6 +36,9 @@ const redriveIdle = 5 * time.Second
 // It ends when nothing has come for 5s on a live session, when ctx ends, or at the first message that cannot be sent.
 // n is how many were sent.
 //
+// A redriven message runs in the group that gave it up, and no other group of its topic takes it for its own. Where that group has another name
+// now, its consumer names the old one in Options.FormerScopes, or nobody runs it.
+//
 // Those that do not match stay dead letters, and so do those that were dead-lettered anew meanwhile, and nameless ones that
 // no consumer of this package has given up. Where to is a [Keeper], each that does not match is copied to the end of its topic, and what
 // comes from there on is left for the next Redrive. Elsewhere they are held and given back at the end; they
@@ -199,7 +202,7 @@ func (e *engine) elsewhere(t *task) bool {
 		return false
 	}
 	if unsaid, ok := e.quiet.allow("redrive"); ok {
-		e.log.Info("consumer: a message was redriven for another group and is not run here; if that group has now this one's name, name it in Options.FormerScopes",
+		e.log.Warn("consumer: a message was redriven for another group and is not run here; if that group has now this one's name, name it in Options.FormerScopes",
 			"scope", t.Scope, "id", short(t.Message.ID), "for", short(scope), "and_more", unsaid)
 	}
 	e.ackDuplicates("redrive_elsewhere", t)

@@ -259,6 +259,8 @@ func (e *engine) afterAt(t *task, d time.Duration) time.Duration {
 func (e *engine) notStarted(t *task) {
 	switch {
 	case !t.isLost() && !e.draining && e.outOfTime(t, time.Now()):
+	case t.unnamed && e.plan.Hold < 0 && !t.isLost() && !e.draining:
+		e.handIn(t)
 	case t.unnamed || t.isLost() || e.draining:
 		e.release(t, thenGiveBack)
 	case t.overdue(time.Now(), e.longest()):

@@ -98,7 +98,8 @@ func claimRoom(n int) ([]ClaimRequest, []Verdict, []Claim) {
 }
 
 // askFor submits in, once more under new tokens for what was answered to a token that had ended:
-// one taken over from a lost reply, whose claim was released meanwhile.
+// one taken over from a lost reply, whose claim was released meanwhile. With FailOpen it also asks once more for
+// what alone was not answered, before that runs beside an owner.
 func (g *Guard) askFor(ctx context.Context, in []ClaimRequest, out []Verdict) error {
 	outage, err := g.claims.submit(ctx, in, out)
 	if err != nil {
@@ -109,10 +110,16 @@ func (g *Guard) askFor(ctx context.Context, in []ClaimRequest, out []Verdict) er
 		return outage
 	}
 	for i := range out {
-		if out[i].State != Retryable && out[i].State != Released {
+		switch {
+		case out[i].State == Retryable || out[i].State == Released:
+			in[i].Owner = newOwner()
+		case g.opts.FailOpen && outage == nil && errors.Is(out[i].Err, ErrUnavailable): // of this one alone, as where others contend
+			if _, ok := g.unsure.take(&in[i]); !ok { // somebody else asks with its token already
+				in[i].Owner = newOwner()
+			}
+		default:
 			continue
 		}
-		in[i].Owner = newOwner()
 		again := make([]Verdict, 1)
 		if _, err := g.claims.submit(ctx, in[i:i+1:i+1], again); err != nil {
 			again[0] = Verdict{Err: err}

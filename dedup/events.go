@@ -15,7 +15,7 @@ import "time"
 //	handle     (consumer) cause: ok, error, timeout, cancelled; Took, Err
 //	settle     (consumer) cause: ack, dead_letter, retry, give_back; or, acknowledged without running: duplicate (done before: the
 //	           broker's copy or the producer's, which look alike), own_batch (copy of one that was on its way in this process),
-//	           dead_again (failed for good before). Err: the broker did not take it
+//	           dead_again (failed for good before), redrive_elsewhere (redriven for another group). Err: the broker did not take it
 //	request    (httpdedup) cause: remembered, replayed, not_remembered, answer_not_kept, unprotected, no_key, superseded, unsettled, or the
 //	           reason of a problem that it answered: in-progress, key-reused, …
 //	relay      (outbox) cause: sent, failed, parked, superseded, outage, swept; Took, Err

@@ -68,7 +68,8 @@
 // A topic that takes nothing, a missing one say, is held: one of its messages is tried at a time, with a backoff of the topic's own, another
 // one each time, while the other topics go on. Where the topic is missing each try costs its message an attempt, and parks it after
 // RelayOptions.MaxAttempts; where the broker said that it is unavailable ([Unavailable]) it costs nothing. What has the key of a message that is held
-// waits with it, earlier messages too. Reads pass over all that is held, so that they become slower where that are hundreds of thousands.
+// waits with it, earlier messages too. Of a topic that takes some, while a partition of it is away, at most 5,000 wait each by itself; then no more of it is
+// read. Reads pass over all that is held, so that they become slower where that are hundreds of thousands.
 //
 // An ID is remembered as long as its row: RelayOptions.Retention after it was sent. Content is topic, key, headers and body,
 // without headers of tracing (traceparent, tracestate, baggage, b3, x-b3-*, uber-trace-id): a handler that runs again is another trace.

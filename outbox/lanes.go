@@ -223,3 +223,15 @@ func (s *lanes) tidy(mask uint64) {
 		return gone
 	})
 }
+
+// release has those that wait for a topic read again: it was held, and is no more.
+func (s *lanes) release(topic string) {
+	s.late = slices.DeleteFunc(s.late, func(l *lane) bool {
+		if l.topic != topic {
+			return false
+		}
+		delete(s.all, l.id)
+		s.waited(l)
+		return true
+	})
+}

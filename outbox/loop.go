@@ -63,7 +63,7 @@ func newLoop(r *Relay, l *leases) *loop {
 const maxLate = 10_000
 
 // maxLateOfTopic bounds those of one topic, of which no more is read then.
-const maxLateOfTopic = 1000
+const maxLateOfTopic = 5000
 
 func (l *loop) run(ctx context.Context) {
 	work := context.WithoutCancel(ctx) // what is under way is brought to its end, which has a limit of its own each time
@@ -204,7 +204,10 @@ func (l *loop) take(f read) {
 		}
 	}
 	l.lanes.add(l.topics.admit(mine))
-	l.topics.shut(!f.full)
+	for _, name := range l.topics.shut(!f.full) {
+		l.lanes.release(name)
+		l.look = true
+	}
 }
 
 // fit makes the next read ask for as many rows as it can keep: what it cannot costs it the connection.
@@ -314,19 +317,25 @@ func (l *loop) judge(b batch) {
 func (l *loop) weigh(b *batch) (begun []string) {
 	now := time.Now()
 	for name, n := range tallies(b) {
-		began, ended := l.topics.weigh(name, n, now, l.backoff)
+		began, ended := l.topics.weigh(name, n, now, l.opts.MaxBackoff, l.backoff)
 		if began {
 			begun = append(begun, name)
 		}
-		l.look = l.look || ended
+		if ended {
+			l.look = true
+			l.lanes.release(name)
+		}
 	}
 	return begun
 }
 
-// until is when a message's next attempt may begin. While its topic is held another one is tried before.
+// aroundHeld is after how many MaxBackoff a held topic's message is tried again, so that others of it have their turn before.
+const aroundHeld = 16
+
+// until is when a message's next attempt may begin. Where its topic is held it waits for others', or for the end of that.
 func (l *loop) until(r *row, attempt int) time.Time {
 	if t := l.topics[r.Topic]; t != nil && t.held {
-		return t.until.Add(l.backoff(attempt))
+		return t.until.Add(aroundHeld * l.opts.MaxBackoff)
 	}
 	return time.Now().Add(l.backoff(attempt))
 }

@@ -58,6 +58,9 @@ var errLocked = errors.New("a row is locked by somebody's transaction")
 // each makes a note of rows by write. Where transactions of others have locked some, those are returned, and the notes of the others
 // are made: one locked row must not hold up all that was sent beside it. wary: that is likely, so it is asked first which are free.
 func each[T interface{ ref() *row }](ctx context.Context, n *notes, wary bool, rows []T, write func(ctx context.Context, rows []T) (int64, error)) (changed int64, locked []T, err error) {
+	if len(rows) == 0 {
+		return 0, nil, nil
+	}
 	if !wary {
 		changed, err = contend(ctx, n, rows, write)
 		if !errors.Is(err, errLocked) {

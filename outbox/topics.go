@@ -8,6 +8,7 @@ type topic struct {
 	held    bool      // it took nothing: one message at a time is tried
 	until   time.Time // when the next one is
 	open    bool      // the read that is under way may find it
+	took    time.Time // when the broker last had one of its messages
 	probing bool      // it is in memory, or with the publisher
 }
 
@@ -40,14 +41,17 @@ func tallies(b *batch) map[string]*tally {
 	return all
 }
 
-// weigh notes what became of a topic's messages. One that was charged alone may be at fault itself, so it holds nobody but its key.
-func (s topics) weigh(name string, n *tally, now time.Time, backoff func(int) time.Duration) (begun, ended bool) {
+// weigh notes what became of a topic's messages. One that was charged alone may be at fault itself, so it holds nobody but its key;
+// and a topic of which the broker had one lately takes some, though not those whose partition is away.
+func (s topics) weigh(name string, n *tally, now time.Time, longest time.Duration, backoff func(int) time.Duration) (begun, ended bool) {
 	t := s[name]
 	held := t != nil && t.held
 	if n.charged+n.unavailable == 0 {
 		switch {
 		case n.taken > 0:
-			delete(s, name)
+			if t != nil {
+				t.held, t.fails, t.took, t.probing, t.until = false, 0, now, false, now
+			}
 			return false, held
 		case t != nil: // what was tried is parked, which says nothing of the topic
 			t.probing, t.until = false, now
@@ -60,7 +64,10 @@ func (s topics) weigh(name string, n *tally, now time.Time, backoff func(int) ti
 	}
 	t.fails++
 	t.probing, t.until = false, now.Add(backoff(t.fails))
-	t.held = n.taken == 0 && (held || n.unavailable > 0 || n.charged > 1)
+	if n.taken > 0 {
+		t.took = now
+	}
+	t.held = n.taken == 0 && now.Sub(t.took) > 2*longest && (held || n.unavailable > 0 || n.charged > 1)
 	return t.held && !held, held && !t.held
 }
 
@@ -126,14 +133,16 @@ func (s topics) admit(rows []*row) []*row {
 }
 
 // shut ends a read. A held topic of which it would have found a message, and found none, has none that could be tried; those that come
-// are given to the broker as ever.
-func (s topics) shut(all bool) {
-	for _, t := range s {
+// are given to the broker as ever. It returns those that are held no more.
+func (s topics) shut(all bool) (ended []string) {
+	for name, t := range s {
 		if t.open && !t.probing && all {
 			t.held = false
+			ended = append(ended, name)
 		}
 		t.open = false
 	}
+	return ended
 }
 
 // reopen: what was read may have been dropped, messages that were to be tried among it.

@@ -126,7 +126,45 @@ func TestTopicThatTakesSomeHoldsUpNoOther(t *testing.T) {
 	require.Eventually(t, broker.has("half-0"), eventually, time.Millisecond)
 	b.write(t, outbox.Message{ID: "good", Topic: "good"})
 	require.Eventually(t, broker.has("good"), eventually, time.Millisecond)
-	require.Less(t, len(broker.all()), 4000, "and no more of it is read than a thousand may wait")
+	require.Less(t, len(broker.all()), 12_000, "and no more of it is read than 5,000 may wait")
+}
+
+// TestTopicWithAPartitionAwayTakesWhatIsForTheOthers: those that nobody takes are older, wake again and again, and cost no attempt.
+func TestTopicWithAPartitionAwayTakesWhatIsForTheOthers(t *testing.T) {
+	for name, err := range map[string]error{"unavailable": outbox.Unavailable(errMissing), "refused": errMissing} {
+		t.Run(name, func(t *testing.T) {
+			b := newBase(t, outbox.SQLite)
+			var mu sync.Mutex
+			calls := 0
+			run(t, b.Outbox, publisher(func(ms []outbox.Message, errs []error) error {
+				mu.Lock()
+				defer mu.Unlock()
+				for i, m := range ms {
+					if strings.HasPrefix(m.ID, "dead") {
+						errs[i] = err
+						calls++
+					}
+				}
+				return nil
+			}), outbox.RelayOptions{MaxAttempts: 100_000, Backoff: 5 * time.Millisecond, MaxBackoff: 50 * time.Millisecond})
+			for n := range 4 {
+				b.write(t, outbox.Message{ID: fmt.Sprint("dead-", n), Topic: "t"})
+			}
+			require.Eventually(t, func() bool {
+				mu.Lock()
+				defer mu.Unlock()
+				return calls > 8
+			}, eventually, time.Millisecond)
+			for n := range 5 {
+				b.write(t, outbox.Message{ID: fmt.Sprint("good-", n), Topic: "t"})
+			}
+			require.Eventually(t, func() bool {
+				s, err := b.Stats(t.Context())
+				require.NoError(t, err)
+				return s.Pending == 4
+			}, eventually, 5*time.Millisecond, "the others wait for ever")
+		})
+	}
 }
 
 // TestMessageThatFailsByItselfDoesNotHoldItsTopic: nobody knows that it is its own fault, until others of the topic are taken.

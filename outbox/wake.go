@@ -30,7 +30,7 @@ func (o *Outbox) InTx(ctx context.Context, opts *sql.TxOptions, f func(ctx conte
 		return err
 	}
 	err = o.mark(ctx, tx, "RELEASE SAVEPOINT ")
-	gone := err != nil && sqldialect.Answered(o.dialect, err)
+	gone := sqldialect.NoSavepoint(o.dialect, err)
 	if err == nil {
 		err = tx.Commit()
 	}

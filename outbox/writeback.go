@@ -39,14 +39,16 @@ const asideAtMost = time.Second
 // has no longer than cleanUp.
 func (l *loop) write(work context.Context, wary bool) {
 	w := written{sent: l.sent, failed: l.failed, wary: wary}
+	bad := l.badWrites
 	if wary {
+		bad = max(bad, l.aside.tries)
 		w.sent, w.failed = l.aside.sent, l.aside.failed
 		l.aside.sent, l.aside.failed = nil, nil
 	} else {
 		l.sent, l.failed = nil, nil
 	}
 	l.writing = true
-	n := notes{o: l.o, token: l.leases.token, limit: l.limit(max(l.badWrites, l.aside.tries))}
+	n := notes{o: l.o, token: l.leases.token, limit: l.limit(bad)}
 	ctx, cancel := context.WithCancel(work)
 	if !l.stopped.IsZero() {
 		ctx, cancel = context.WithTimeout(work, cleanUp)

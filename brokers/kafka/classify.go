@@ -8,6 +8,7 @@ import (
 	"net"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
 )
 
 // ErrClosed is what a Source or Publisher answers after its Close.
@@ -66,7 +67,7 @@ func unavailable(err error) bool {
 	var code kafka.Error
 	if !errors.As(err, &code) {
 		var op *net.OpError
-		return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &op) && op.Op == "dial"
+		return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, protocol.ErrNoLeader) || errors.As(err, &op) && op.Op == "dial"
 	}
 	switch code {
 	case kafka.NotEnoughReplicas, kafka.NotEnoughReplicasAfterAppend, kafka.RequestTimedOut, kafka.NotLeaderForPartition, kafka.LeaderNotAvailable,

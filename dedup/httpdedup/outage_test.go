@@ -130,7 +130,7 @@ var outageCases = []scenario{
 		}
 		o := e.outage("", false)
 		status := 201
-		s := e.siteOf(e.guardOn(o, &dedup.Options{Logger: logger, Observe: observe, Lease: shortLease}), "shop", func(w http.ResponseWriter, r *http.Request) {
+		s := e.siteOf(e.guardOn(o, &dedup.Options{Logger: logger, Observe: observe}), "shop", func(w http.ResponseWriter, r *http.Request) {
 			o.down.Store(status == 202)
 			w.WriteHeader(status)
 		}, nil, nil)

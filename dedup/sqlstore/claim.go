@@ -87,11 +87,11 @@ func (c *claiming) round(ctx context.Context, open []int, last bool) (again []in
 }
 
 // giveUp answers what was never to be had. A record to take over that another transaction has locked
-// is being changed by somebody: it is in progress there.
+// is being changed by somebody: it is in progress there, maybe for as long as work in a transaction takes.
 func (c *claiming) giveUp(open, take []int) {
 	for _, i := range open {
 		if slices.Contains(take, i) {
-			c.out[i].State, c.out[i].Epoch = dedup.InProgress, 0
+			c.out[i].State, c.out[i].Epoch, c.out[i].Left = dedup.InProgress, 0, c.in[i].Lease
 		} else { // it may stand in the table all the same: the next question is to come from the same owner
 			c.tell(i, fmt.Errorf("%w: %w", dedup.ErrUnavailable, errContended))
 		}

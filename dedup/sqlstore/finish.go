@@ -41,15 +41,13 @@ type extending struct {
 
 func (e extending) all(ctx context.Context, open []int) error {
 	for round := 1; ; round++ {
-		open = slices.DeleteFunc(open, func(i int) bool { return e.s.locked.keeps(&e.in[i]) })
-		if len(open) == 0 {
-			return nil
-		}
 		hit, err := e.beat(ctx, open)
 		if err != nil {
 			return err
 		}
-		if open, err = e.missing(ctx, e.missed(open, hit)); err != nil || len(open) == 0 {
+		// where the server freed the lock, because the session broke, the row was there to be beaten
+		missed := slices.DeleteFunc(e.missed(open, hit), func(i int) bool { return e.s.locked.keeps(&e.in[i]) })
+		if open, err = e.missing(ctx, missed); err != nil || len(open) == 0 {
 			return err
 		}
 		if round == rounds || !sqldialect.Pause(ctx, time.Duration(round*round)*5*time.Millisecond) {

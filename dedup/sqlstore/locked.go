@@ -13,7 +13,7 @@ import (
 // beat changes the claim's row, so the verdict of work during which one goes out would be refused, each time anew. There
 // the transaction locks the row with its first statement, the one that takes the snapshot. From then on the lock
 // stands for the lease: takeovers leave out what is locked and answer InProgress, whatever the lease in the row says,
-// and beats of this owner have nothing to write. The server frees the lock with the transaction, however that ends.
+// and beats of this owner find the row locked, and write nothing. The server frees the lock with the transaction, however that ends.
 
 // locked are the owners whose rows transactions of this Store have locked.
 type locked struct {
@@ -64,11 +64,13 @@ func (s *Store) lock(ctx context.Context, tx *sql.Tx, f *dedup.FinishRequest) er
 }
 
 // unlock is called after the transaction, which ended with err. Where it was rolled back the lease in the row may be
-// long over, so it begins anew; without an answer the next beat does that.
+// long over, so it begins anew, also where ctx has ended; without an answer the next beat does that.
 func (s *Store) unlock(ctx context.Context, f *dedup.FinishRequest, err error) {
 	s.locked.drop(f.Owner)
 	if err == nil || errors.Is(err, dedup.ErrSuperseded) || errors.Is(err, dedup.ErrRecordLost) || errors.Is(err, dedup.ErrUnavailable) {
 		return
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
+	defer cancel()
 	_ = s.Extend(ctx, []dedup.ExtendRequest{{Held: f.Held}}, make([]error, 1))
 }

@@ -33,7 +33,7 @@ func (s *Store) leave(ctx context.Context, tx *sql.Tx) error {
 		return nil
 	}
 	_, err := tx.ExecContext(ctx, s.text.leave)
-	if err != nil && ctx.Err() == nil && sqldialect.Classify(s.dialect, err) == sqldialect.Other && sqldialect.Answered(s.dialect, err) {
+	if err != nil && ctx.Err() == nil && sqldialect.NoSavepoint(s.dialect, err) {
 		return &vanishedError{err}
 	}
 	return err

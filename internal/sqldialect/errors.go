@@ -76,6 +76,19 @@ func Answered(d Dialect, err error) bool {
 	return answered && Classify(d, err) != Unreachable
 }
 
+// NoSavepoint reports that a savepoint which a statement named is not there.
+func NoSavepoint(d Dialect, err error) bool {
+	switch d {
+	case MySQL:
+		n, ok := mysqlNumber(err)
+		return ok && n == 1305
+	case SQLite:
+		_, ok := sqliteCode(err)
+		return ok && strings.Contains(err.Error(), "no such savepoint: ")
+	}
+	return false
+}
+
 func sqlState(err error) (string, bool) {
 	var e interface{ SQLState() string }
 	if errors.As(err, &e) && len(e.SQLState()) == 5 {
