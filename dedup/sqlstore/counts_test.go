@@ -88,5 +88,27 @@ func TestStatementsOfASerializableTransaction(t *testing.T) {
 		extendAll(t, s, []dedup.Held{h})
 		return nil
 	}))
-	require.Equal(t, "BEGIN SELECT UPDATE COMMIT", strings.Join(spy.statements(), " "), "and none for a beat")
+	require.Equal(t, "BEGIN SELECT WITH UPDATE COMMIT", strings.Join(spy.statements(), " "), "and one for the beat, which finds the row locked")
+}
+
+// The server frees the lock of a session that it ends, and knows nothing of the work that goes on.
+func TestBeatsGoOnWhereTheLockIsGone(t *testing.T) {
+	b := openPostgreSQL(t)
+	s := b.bare(t, &sqlstore.Options{Tx: &sql.TxOptions{Isolation: sql.LevelSerializable}})
+	require.NoError(t, s.Migrate(t.Context()))
+	h := acquireAll(t, s, ask(newKey()))[0]
+	require.Error(t, s.InTx(t.Context(), done(h), func(tx *sql.Tx) error {
+		var pid int
+		require.NoError(t, tx.QueryRow("SELECT pg_backend_pid()").Scan(&pid))
+		_, err := b.Exec("SELECT pg_terminate_backend($1)", pid)
+		require.NoError(t, err)
+		h.Lease = time.Hour
+		require.Eventually(t, func() bool {
+			extendAll(t, s, []dedup.Held{h})
+			v := claimAll(t, s, ask(h.Key))[0]
+			require.Equal(t, dedup.InProgress, v.State)
+			return v.Left > time.Hour/2
+		}, time.Minute, 10*time.Millisecond)
+		return nil
+	}))
 }
