@@ -149,7 +149,7 @@ func (g *generation) run(ctx, live, ended context.Context) {
 	g.wg.Add(1)
 	go func() {
 		defer g.wg.Done()
-		g.commitLoop(run)
+		g.commitLoop(ctx, run.Done())
 	}()
 	g.src.connected.Store(true)
 	g.manage(run)
@@ -293,13 +293,15 @@ func (g *generation) drain(live context.Context, idle []<-chan struct{}) {
 	}
 }
 
-func (g *generation) commitLoop(ctx context.Context) {
+// commitLoop brings a commit that is under way at the end to its answer: cut off, it could reach the coordinator after the
+// last one, by another connection, and move the position back.
+func (g *generation) commitLoop(ctx context.Context, end <-chan struct{}) {
 	g.commit(ctx) // where a new group begins is a position, too
 	t := time.NewTicker(commitEvery)
 	defer t.Stop()
 	for {
 		select {
-		case <-ctx.Done():
+		case <-end:
 			return
 		case <-t.C:
 			g.commit(ctx)
