@@ -22,14 +22,14 @@ func (c *Claim) settle(ctx context.Context, o Outcome) error {
 // for all others.
 func settle(ctx context.Context, outs []Outcome, errs []error) {
 	ctx = context.WithoutCancel(ctx)
-	todo, answers := outs, errs
-	var at []int // of todo: index into errs. nil: all of them, in place
+	rest, answers := outs, errs
+	var at []int // of rest: index into errs. nil: all of them, in place
 	begun := time.Now()
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		outage := outs[0].Claim.g.FinishBatch(ctx, todo, answers)
+		outage := outs[0].Claim.g.FinishBatch(ctx, rest, answers)
 		var again []Outcome
 		var places []int
-		for j, o := range todo {
+		for j, o := range rest {
 			i := j
 			if at != nil {
 				i = at[j]
@@ -51,7 +51,7 @@ func settle(ctx context.Context, outs []Outcome, errs []error) {
 		if len(again) == 0 {
 			return
 		}
-		todo, at, answers = again, places, make([]error, len(again))
+		rest, at, answers = again, places, make([]error, len(again))
 		time.Sleep(pause)
 	}
 }
