@@ -31,7 +31,9 @@ func (oneLost) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 func TestItemsWhoseReplyIsLostAreUnavailable(t *testing.T) {
 	client := realCluster(t)
 	store := open(client)
-	finishAll(t, store, acquireAll(t, store, asks(256)...), dedup.Done) // every node knows the scripts
+	known := acquireAll(t, store, asks(256)...) // every node knows the scripts: none is asked twice
+	extendAll(t, store, known)
+	finishAll(t, store, known, dedup.Done)
 	far := closing(t, redis.NewClusterClient(client.Options()))
 	far.AddHook(oneLost{})
 	broken := open(far)
