@@ -144,6 +144,7 @@ func TestMessageThatOneQueueRefusesHoldsItsKeyOnly(t *testing.T) {
 // TestProcessesClocksDoNotMatter has a writer a day behind and relays a day ahead share shards with one whose clock is right. The
 // database's clock alone says when a row was written and sent, whose a shard is and what is swept.
 func TestProcessesClocksDoNotMatter(t *testing.T) {
+	t.Parallel()
 	for _, d := range []outbox.Dialect{outbox.PostgreSQL, outbox.MySQL} {
 		t.Run(string(d), func(t *testing.T) {
 			b := newBase(t, d)

@@ -86,6 +86,7 @@ func TestUnroutableMessageIsNotTakenForSent(t *testing.T) {
 
 // TestBrokerDownUnderLoadCostsNothingButTime kills a broker while messages are written, and starts it again.
 func TestBrokerDownUnderLoadCostsNothingButTime(t *testing.T) {
+	t.Parallel()
 	server := testenv.StartRabbitMQ(t)
 	cluster := rabbitmq.Cluster{URLs: []string{server.URL}}
 	require.NoError(t, rabbitmq.Topology{Queue: "q"}.Declare(t.Context(), cluster))

@@ -37,6 +37,7 @@ func TestFullBatchesCostATenthOfAStatementAMessageAtMost(t *testing.T) {
 }
 
 func TestIdleRelayAsksTwelveTimesASecondAtMost(t *testing.T) {
+	t.Parallel()
 	eachDB(t, func(t *testing.T, b *base) {
 		db, statements := counted(t, open(t, b.driver, b.dsn), b.dsn)
 		run(t, b.outbox(t, db, nil), takesAll, outbox.RelayOptions{})

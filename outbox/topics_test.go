@@ -73,6 +73,7 @@ var errMissing = errors.New("there is no such topic")
 // TestMissingTopicHoldsItsOwnMessagesAndTheirKeysOnly: one of them is tried at a time; what has their keys does not overtake
 // them; the others pass. When somebody has made the topic all goes on.
 func TestMissingTopicHoldsItsOwnMessagesAndTheirKeysOnly(t *testing.T) {
+	t.Parallel()
 	for name, answer := range map[string]error{"missing": errMissing, "unavailable": outbox.Unavailable(errMissing)} {
 		t.Run(name, func(t *testing.T) {
 			eachDB(t, func(t *testing.T, b *base) {

@@ -91,6 +91,7 @@ func TestCloseEndsWithItsContextWhenTheClientHangs(t *testing.T) {
 }
 
 func TestCloseDoesNotWaitForOtherMembersToJoin(t *testing.T) {
+	t.Parallel()
 	c := fakeKafka(t, 1)
 	c.ControlKey(int16(kmsg.JoinGroup), func(kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()

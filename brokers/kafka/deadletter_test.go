@@ -117,6 +117,7 @@ func TestDeadLetterGoesWithoutItsCauseWhereThereIsNoRoomForIt(t *testing.T) {
 }
 
 func TestDeadLetterThatFitsNowhereIsKeptUntilItsTopicTakesMore(t *testing.T) {
+	t.Parallel()
 	everywhere(t, 0, func(t *testing.T, w world) {
 		w.create(t, w.topic, 1, limited("20000"))
 		w.create(t, w.topic+".dlt", 1, limited("10000"))

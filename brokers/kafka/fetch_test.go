@@ -46,6 +46,7 @@ func TestPartitionAtItsLimitStopsWhileOthersGoOn(t *testing.T) {
 }
 
 func TestPartitionAtItsLimitIsNotFetched(t *testing.T) {
+	t.Parallel()
 	c := fakeKafka(t, 1)
 	cl := client(t, c.ListenAddrs())
 	s := newSource(t, c.ListenAddrs(), func(o *kafka.SourceOptions) { o.MaxInFlight = 4 })
@@ -66,6 +67,7 @@ func TestPartitionAtItsLimitIsNotFetched(t *testing.T) {
 }
 
 func TestAbortedTransactionsAndMarkersNeverReachAHandler(t *testing.T) {
+	t.Parallel()
 	everywhere(t, 1, func(t *testing.T, w world) {
 		tx := w.client(t, kgo.TransactionalID(w.group))
 		send := func(end kgo.TransactionEndTry, rs ...*kgo.Record) {
@@ -96,6 +98,7 @@ func TestAbortedTransactionsAndMarkersNeverReachAHandler(t *testing.T) {
 }
 
 func TestOpenTransactionIsWaitedForAndNotSkipped(t *testing.T) {
+	t.Parallel()
 	everywhere(t, 1, func(t *testing.T, w world) {
 		tx := w.client(t, kgo.TransactionalID(w.group))
 		cl := w.client(t)

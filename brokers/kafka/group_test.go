@@ -51,6 +51,7 @@ func TestLateAckDoesNotMoveTheOffsetBack(t *testing.T) {
 }
 
 func TestAcksDuringTheDrainOfARebalanceCount(t *testing.T) {
+	t.Parallel()
 	everywhere(t, 2, func(t *testing.T, w world) {
 		cl := w.client(t)
 		produce(t, cl, 0, "a", "b")
@@ -78,6 +79,7 @@ func TestAcksDuringTheDrainOfARebalanceCount(t *testing.T) {
 }
 
 func TestRebalanceLosesNothingAndNeverCommitsBackwards(t *testing.T) {
+	t.Parallel()
 	everywhere(t, 4, func(t *testing.T, w world) {
 		cl := w.client(t)
 		const total = 2000
@@ -155,6 +157,7 @@ func watchCommits(w world) *atomic.Int64 {
 }
 
 func TestFailedCommitsAreRepeated(t *testing.T) {
+	t.Parallel()
 	c := fakeKafka(t, 1)
 	cl := client(t, c.ListenAddrs())
 	produce(t, cl, 0, "a", "b")
@@ -187,6 +190,7 @@ func TestLastCommitOutlivesABrokenConnection(t *testing.T) {
 }
 
 func TestMissingTopicIsNamedAndConsumedOnceItIsThere(t *testing.T) {
+	t.Parallel()
 	everywhere(t, 0, func(t *testing.T, w world) {
 		var l log
 		joins, looks := w.watch(kmsg.JoinGroup), w.watch(kmsg.Metadata)
@@ -213,6 +217,7 @@ func (w world) watch(k kmsg.Key) *kfake.FaultHandle {
 }
 
 func TestTopicThatExistsIsConsumedWhileAnotherIsMissing(t *testing.T) {
+	t.Parallel()
 	everywhere(t, 1, func(t *testing.T, w world) {
 		cl := w.client(t)
 		produce(t, cl, 0, "a")
@@ -235,6 +240,7 @@ func TestTopicThatExistsIsConsumedWhileAnotherIsMissing(t *testing.T) {
 }
 
 func TestPartitionsAddedWhileRunningAreConsumed(t *testing.T) {
+	t.Parallel()
 	for _, latest := range []bool{false, true} {
 		t.Run("FromLatest="+strconv.FormatBool(latest), func(t *testing.T) {
 			everywhere(t, 1, func(t *testing.T, w world) {
@@ -277,6 +283,7 @@ func TestBrokerThatIsNotThereYetIsWaitedFor(t *testing.T) {
 }
 
 func TestBrokerGoneInMidRunComesBack(t *testing.T) {
+	t.Parallel()
 	c := fakeKafka(t, 1)
 	cl := client(t, c.ListenAddrs())
 	produce(t, cl, 0, numbers(0, 10)...)

@@ -16,6 +16,7 @@ import (
 )
 
 func TestPublisherKeepsTheRules(t *testing.T) {
+	t.Parallel()
 	server, proxy := testenv.StartKafkaBehind(t)
 	report := conformance.Column(t, "outboxtest.TestPublisher", "Kafka")
 	outboxtest.TestPublisher(t, func(tb testing.TB) outboxtest.PublisherConfig {

@@ -48,6 +48,7 @@ func TestLogCutOffBelowThePositionIsReportedAsDataLoss(t *testing.T) {
 }
 
 func TestCommittedOffsetBeyondTheLogBeginsAnew(t *testing.T) {
+	t.Parallel()
 	everywhere(t, 1, func(t *testing.T, w world) {
 		cl := w.client(t)
 		produce(t, cl, 0, "a", "b")

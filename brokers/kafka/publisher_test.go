@@ -59,6 +59,7 @@ func TestPublishedIDIsTheConsumersID(t *testing.T) {
 
 // The broker's max.message.bytes is the default, 1,048,588.
 func TestOversizedMessageFailsAloneWithItsSize(t *testing.T) {
+	t.Parallel()
 	everywhere(t, 1, oversizedMessages)
 }
 
@@ -153,6 +154,7 @@ func TestKeylessRecordForACompactedTopicFailsAlone(t *testing.T) {
 }
 
 func TestBrokerThatCannotBeAskedCostsNoMessageAnAttempt(t *testing.T) {
+	t.Parallel()
 	p := newPublisher(t, []string{"127.0.0.1:1"}, &kafka.PublisherOptions{Timeout: time.Second})
 	errs := make([]error, 2)
 	err := p.Publish(t.Context(), []outbox.Message{{ID: "1", Topic: "t"}, {ID: "2", Topic: "t"}}, errs)
@@ -173,6 +175,7 @@ func TestBrokerThatCannotBeAskedCostsNoMessageAnAttempt(t *testing.T) {
 
 // TestTopicShortOfReplicasIsUnavailableAndOthersAreNot: one of several brokers is down.
 func TestTopicShortOfReplicasIsUnavailableAndOthersAreNot(t *testing.T) {
+	t.Parallel()
 	c := fakeKafka(t, 1, kfake.SeedTopics(1, "down"))
 	c.ControlKey(int16(kmsg.Produce), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()

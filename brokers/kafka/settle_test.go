@@ -153,6 +153,7 @@ func TestDeadLetterSaysThatItsTopicCannotBeMade(t *testing.T) {
 }
 
 func TestDeadLetterWaitsForTheTopicThatWasJustMade(t *testing.T) {
+	t.Parallel()
 	c := fakeKafka(t, 1)
 	produce(t, client(t, c.ListenAddrs()), 0, "a")
 	s := newSource(t, c.ListenAddrs())

@@ -42,6 +42,7 @@ func committedOf(cl *kgo.Client, group, topic string, p int32) (int64, error) {
 }
 
 func TestMessagesOfAPartitionComeInOrderAndAreCommitted(t *testing.T) {
+	t.Parallel()
 	everywhere(t, 2, func(t *testing.T, w world) {
 		cl := w.client(t)
 		produce(t, cl, 1, numbers(0, 100)...)

@@ -188,6 +188,7 @@ func (l *lines) String() string {
 }
 
 func TestStoreThatHangsDoesNotHoldTheClientForLong(t *testing.T) {
+	t.Parallel()
 	e := onMemory(t)
 	answers := make(chan struct{})
 	t.Cleanup(func() { close(answers) })

@@ -130,6 +130,7 @@ func TestHundredEqualRequestsToTwoProcessesRunOnce(t *testing.T) {
 }
 
 func TestProcessKilledInItsHandlerIsFollowedOnce(t *testing.T) {
+	t.Parallel()
 	e, client, addr := onRedis(t)
 	a, kill := e.startShop(addr)
 	b, _ := e.startShop(addr)

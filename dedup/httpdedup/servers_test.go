@@ -71,6 +71,7 @@ func TestRedisRestartedDuringTheHandler(t *testing.T) {
 }
 
 func TestRedisDownAfterTheHandler(t *testing.T) {
+	t.Parallel()
 	var w watch
 	server, s, g := onOwnRedis(t, &w, durable()...)
 	first := s.inBackground(t.Context(), "abc", "order")

@@ -30,30 +30,36 @@ var (
 )
 
 func TestScenariosOnMemory(t *testing.T) {
+	t.Parallel()
 	testScenarios(t, func(testing.TB) dedup.Store { return memstore.New() })
 }
 
 func TestScenariosOnRedis(t *testing.T) {
+	t.Parallel()
 	client := redisAt(t, testenv.Redis(t))
 	testScenarios(t, func(testing.TB) dedup.Store { return redisstore.New(client, nil) })
 }
 
 func TestScenariosOnPostgreSQL(t *testing.T) {
+	t.Parallel()
 	s := table(t, sqlstore.PostgreSQL, "pgx", testenv.PostgreSQL(t))
 	testScenarios(t, func(testing.TB) dedup.Store { return s })
 }
 
 func TestScenariosOnMySQL(t *testing.T) {
+	t.Parallel()
 	s := table(t, sqlstore.MySQL, "mysql", testenv.MySQL(t))
 	testScenarios(t, func(testing.TB) dedup.Store { return s })
 }
 
 func TestScenariosOnSQLite(t *testing.T) {
+	t.Parallel()
 	s := sqlite(t)
 	testScenarios(t, func(testing.TB) dedup.Store { return s })
 }
 
 func TestScenariosOnTwoLevels(t *testing.T) {
+	t.Parallel()
 	client := redisAt(t, testenv.Redis(t))
 	s := table(t, sqlstore.PostgreSQL, "pgx", testenv.PostgreSQL(t))
 	testScenarios(t, func(testing.TB) dedup.Store { return tierstore.New(s, redisstore.New(client, nil)) })

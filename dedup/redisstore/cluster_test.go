@@ -139,6 +139,7 @@ func (c *cluster) moveOf(t *testing.T, k dedup.Key) *move {
 // While a slot moves, some of a batch's keys are on the old master, some on the new one and some
 // nowhere yet: no node can run a script for all of them.
 func TestBatchesAreAnsweredWhileASlotMoves(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 0)
 	store := open(c.client)
 	old := sameTag(20, 9)
@@ -257,6 +258,7 @@ func during(t *testing.T, store *redisstore.Store, change func()) {
 }
 
 func TestReshardingWhileClaimsRun(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 0)
 	during(t, open(c.client), func() {
 		for tag := range byte(3) {
@@ -270,6 +272,7 @@ func TestReshardingWhileClaimsRun(t *testing.T) {
 }
 
 func TestClusterFailoverWhileClaimsRun(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 1)
 	t.Run("asked for", c.failover)
 	t.Run("of a master that dies", c.masterDies)
@@ -355,6 +358,7 @@ func (c *cluster) withReplica(t *testing.T, addr string) (master *server, replic
 }
 
 func TestDeadMasterFailsItsOwnItemsOnly(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 0)
 	store := open(c.client)
 	acquireAll(t, store, asks(200)...)

@@ -294,6 +294,7 @@ func hang(t *testing.T) string {
 
 // The client library does not notice a cancelled context while it waits for a reply.
 func TestCallsEndWithTheirContext(t *testing.T) {
+	t.Parallel()
 	client := closing(t, redis.NewClient(&redis.Options{Addr: hang(t), ReadTimeout: 5 * time.Second, MaxRetries: -1}))
 	store := open(client)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -309,6 +310,7 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 }
 
 func TestServerDownIsAnErrorOfTheCall(t *testing.T) {
+	t.Parallel()
 	server := startRedis(t)
 	store := open(server.client(t))
 	server.kill()

@@ -13,6 +13,7 @@ import (
 
 // A master dies, Sentinel promotes its replica, which knows no scripts, and the store goes on.
 func TestSentinelFailoverWhileClaimsRun(t *testing.T) {
+	t.Parallel()
 	master := startRedis(t)
 	replica := startRedis(t, "--replicaof", "127.0.0.1 "+master.port, "--repl-diskless-sync-delay", "0")
 	conf := filepath.Join(t.TempDir(), "sentinel.conf")

@@ -21,6 +21,7 @@ func config(c redis.UniversalClient) deduptest.Config {
 }
 
 func TestStoreOnMiniredis(t *testing.T) {
+	t.Parallel()
 	m := startMini(t)
 	c := config(m.client(t))
 	c.Advance = func(_ testing.TB, d time.Duration) { m.advance(d) }
@@ -28,6 +29,7 @@ func TestStoreOnMiniredis(t *testing.T) {
 }
 
 func TestStoreOnRedis(t *testing.T) {
+	t.Parallel()
 	deduptest.TestStore(t, config(realRedis(t)))
 }
 
@@ -36,6 +38,7 @@ func TestStoreOnCluster(t *testing.T) {
 }
 
 func TestModelOnMiniredis(t *testing.T) {
+	t.Parallel()
 	m := startMini(t)
 	c := config(m.client(t))
 	c.Advance = func(_ testing.TB, d time.Duration) { m.advance(d) }
@@ -43,6 +46,7 @@ func TestModelOnMiniredis(t *testing.T) {
 }
 
 func TestModelOnRedis(t *testing.T) {
+	t.Parallel()
 	c := config(realRedis(t))
 	c.Lease = 20 * time.Millisecond // each run waits for several
 	deduptest.CheckModel(t, c)

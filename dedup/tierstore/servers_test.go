@@ -99,6 +99,7 @@ func realRedis(tb testing.TB) redis.UniversalClient {
 }
 
 func TestStoreOnSQLiteAndMiniredis(t *testing.T) {
+	t.Parallel()
 	mini := miniredis.RunT(t)
 	c := conformance(t, sqlstore.SQLite, sqlite(t), redis.NewClient(&redis.Options{Addr: mini.Addr()}))
 	c.Advance = func(_ testing.TB, d time.Duration) {
@@ -111,25 +112,30 @@ func TestStoreOnSQLiteAndMiniredis(t *testing.T) {
 }
 
 func TestStoreOnPostgreSQLAndRedis(t *testing.T) {
+	t.Parallel()
 	deduptest.TestStore(t, conformance(t, sqlstore.PostgreSQL, testenv.PostgreSQL(t), realRedis(t)))
 }
 
 func TestStoreOnMariaDBAndRedis(t *testing.T) {
+	t.Parallel()
 	deduptest.TestStore(t, conformance(t, sqlstore.MySQL, testenv.MySQL(t), realRedis(t)))
 }
 
 func TestStoreOnPostgreSQLAndCluster(t *testing.T) {
+	t.Parallel()
 	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: testenv.RedisCluster(t)})
 	deduptest.TestStore(t, conformance(t, sqlstore.PostgreSQL, testenv.PostgreSQL(t), client))
 }
 
 func TestModelOnPostgreSQLAndRedis(t *testing.T) {
+	t.Parallel()
 	c := conformance(t, sqlstore.PostgreSQL, testenv.PostgreSQL(t), realRedis(t))
 	c.Lease = 20 * time.Millisecond
 	deduptest.CheckModel(t, c)
 }
 
 func TestModelOnMariaDBAndRedis(t *testing.T) {
+	t.Parallel()
 	c := conformance(t, sqlstore.MySQL, testenv.MySQL(t), realRedis(t))
 	c.Lease = 20 * time.Millisecond
 	deduptest.CheckModel(t, c)

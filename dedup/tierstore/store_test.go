@@ -33,6 +33,7 @@ func inMemory(tb testing.TB) deduptest.Config {
 func TestStoreOnMemoryAndMiniredis(t *testing.T) { deduptest.TestStore(t, inMemory(t)) }
 
 func TestModelOnMemoryAndMiniredis(t *testing.T) {
+	t.Parallel()
 	c := inMemory(t)
 	c.Lease = 20 * time.Millisecond
 	deduptest.CheckModel(t, c)

@@ -81,6 +81,7 @@ func newOrders(t *testing.T, driver, dsn string, level sql.IsolationLevel) (*ord
 }
 
 func TestBusinessDatabaseRefusesOwnersOfThePast(t *testing.T) {
+	t.Parallel()
 	for _, d := range []struct {
 		driver string
 		dsn    func(testing.TB) string

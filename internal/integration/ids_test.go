@@ -112,6 +112,7 @@ func (h home) grave(t *testing.T, take bool) *consumer.Message {
 // TestMessageKeepsItsIDOnEveryWayThroughABroker follows one message of each Publisher: it is
 // retried, dead-lettered, redriven, dead-lettered again, and copied back by a plain client.
 func TestMessageKeepsItsIDOnEveryWayThroughABroker(t *testing.T) {
+	t.Parallel()
 	for name, of := range homes() {
 		t.Run(name, func(t *testing.T) {
 			h := newHome(t, of)
@@ -195,6 +196,7 @@ func (b bouncer) Retry(ctx context.Context, d time.Duration, cause error) error 
 // more often than any limit of a broker or of the policy allows failures, and is then done, once. Kafka
 // cannot postpone a message, so there it waits in memory.
 func TestMessageInProgressElsewhereMayBounceForEver(t *testing.T) {
+	t.Parallel()
 	const bounces = 24 // RocketMQ's own limit is 16, RabbitMQ's 20 since 4.0
 	brokers := homes()
 	delete(brokers, "kafka")

@@ -81,6 +81,7 @@ func TestRedisRestartedEmptyInMidRunLosesNothing(t *testing.T) {
 }
 
 func TestFullRedisIsWaitedForAndNothingIsAcknowledged(t *testing.T) {
+	t.Parallel()
 	r := testenv.StartRedis(t)
 	admin := redis.NewClient(&redis.Options{Addr: r.Addr})
 	defer admin.Close()
@@ -100,6 +101,7 @@ func TestFullRedisIsWaitedForAndNothingIsAcknowledged(t *testing.T) {
 }
 
 func TestFailOpenGoesOnWhileRedisIsGone(t *testing.T) {
+	t.Parallel()
 	r := testenv.StartRedis(t)
 	p := newPair(t, testenv.Kafka(t), r.Addr)
 	p.failOpen = true
@@ -122,6 +124,7 @@ func TestFailOpenGoesOnWhileRedisIsGone(t *testing.T) {
 }
 
 func TestDeadLettersAreRedrivenOnceEach(t *testing.T) {
+	t.Parallel()
 	p := shared(t)
 	p.publish(ids(0, 10)...)
 	var mend atomic.Bool
@@ -176,6 +179,7 @@ func TestLostAnswersOfRedisChangeNothing(t *testing.T) {
 }
 
 func TestBrokerRestartedInMidRunLosesNothing(t *testing.T) {
+	t.Parallel()
 	k := testenv.StartKafka(t)
 	p := newPair(t, []string{k.Addr}, testenv.Redis(t))
 	p.publish(ids(0, 1_000)...)
