@@ -7,7 +7,8 @@ SHELL := /bin/bash
 # are shared, and tests of leases and sessions of 2 s need their share of them. The longest ones begin first. Before them go
 # the programs of examples/, without the race detector: they take seconds, and most of that code is others'; and the
 # tests that count allocations, because the race detector allocates.
-LONGEST = ./internal/chaos ./brokers/rocketmq ./cmd/example-consumer ./brokers/rabbitmq ./dedup/tierstore ./outbox ./internal/integration ./dedup/redisstore ./dedup/sqlstore
+LONGEST = ./internal/chaos ./brokers/rocketmq ./cmd/example-consumer ./dedup/tierstore ./dedup/sqlstore ./outbox ./brokers/rabbitmq \
+	./brokers/kafka ./dedup/deduptest ./internal/testenv ./internal/integration ./dedup/redisstore ./dedup/httpdedup ./dedup/memstore ./internal/bench
 # The race detector watches everything but what SQLite's C was translated into, which only tests run and which takes four
 # times the processor when it is watched. Only that one package: it shares no instance of a generic function of the
 # standard library, which would go unwatched for everybody. Vet is lint's.

@@ -25,8 +25,12 @@ type cluster struct {
 func startCluster(t *testing.T, replicas int) *cluster {
 	c := &cluster{}
 	var addrs []string
+	timeout := "15000" // a busy machine must not have healthy masters take each other for dead
+	if replicas > 0 {
+		timeout = "1000" // until a replica goes on for its master
+	}
 	for range 3 * (1 + replicas) {
-		s := startRedis(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no")
+		s := startRedis(t, "--cluster-enabled", "yes", "--cluster-node-timeout", timeout, "--cluster-require-full-coverage", "no")
 		c.nodes, addrs = append(c.nodes, s), append(addrs, s.addr)
 	}
 	args := append([]string{"--cluster", "create"}, addrs...)

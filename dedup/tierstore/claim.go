@@ -84,7 +84,7 @@ func (s *Store) learn(ctx context.Context, in []dedup.ClaimRequest, out []dedup.
 			done, of = append(done, answered(&in[i], v)), append(of, tokens[i])
 		}
 	}
-	s.held.put(in, tokens, acquired)
+	s.held.put(in, out, tokens, acquired)
 	s.remember(ctx, done, of)
 }
 

@@ -124,6 +124,22 @@ func TestLateOwnerOfAForgottenLifeLeavesNoCopy(t *testing.T) {
 	finish(t, b, second, dedup.Done)
 }
 
+// A claim of the first life of a key is repeated so late that it begins the second one, and the word of the first comes
+// after it: the decider takes it for the owner's, and the copy must not say that it is the first life's.
+func TestWordOfAnEarlierLifeOfTheSameOwnerLeavesNoCopy(t *testing.T) {
+	a := newTier(t)
+	q := ask(newKey())
+	q.Lease = 1 // over at once, but nobody else asks
+	first := acquire(t, a, q)
+	require.NoError(t, a.Forget(t.Context(), q.Key))
+	q.Redrive = 2
+	second := acquire(t, a, q)
+	require.Greater(t, second.Epoch, first.Epoch)
+	finish(t, a, first, dedup.Done)
+	require.Zero(t, a.Stats().Kept)
+	require.Equal(t, second.Epoch, claim(t, a, ask(q.Key)).Epoch)
+}
+
 // The server does twice what the client library sent twice. Only the token of the last time counts.
 func TestRepeatedLookupLeavesOneToken(t *testing.T) {
 	a := newTier(t)

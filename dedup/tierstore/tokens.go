@@ -15,16 +15,18 @@ type heldTokens struct {
 	turned   time.Time // when the generation began
 }
 
-// claimID tells two claims of one key apart: a token must never serve another life of the key.
+// claimID tells two claims of one key apart: a token must never serve another life of the key, not even one that a late
+// repetition of the same owner's claim began.
 type claimID struct {
 	key   dedup.Key
 	owner dedup.Owner
+	epoch uint64
 }
 
 // generation is longer than nearly all work takes, and short enough for what is left behind.
 const generation = 10 * time.Minute
 
-func (h *heldTokens) put(in []dedup.ClaimRequest, tokens []Token, which []int) {
+func (h *heldTokens) put(in []dedup.ClaimRequest, out []dedup.Verdict, tokens []Token, which []int) {
 	if len(which) == 0 {
 		return
 	}
@@ -34,7 +36,7 @@ func (h *heldTokens) put(in []dedup.ClaimRequest, tokens []Token, which []int) {
 		h.old, h.now, h.turned = h.now, make(map[claimID]Token), now
 	}
 	for _, i := range which {
-		id := claimID{in[i].Key, in[i].Owner}
+		id := claimID{in[i].Key, in[i].Owner, out[i].Epoch}
 		delete(h.old, id) // of the same claim, asked for again
 		h.now[id] = tokens[i]
 	}
@@ -46,7 +48,7 @@ func (h *heldTokens) take(in []dedup.FinishRequest, which []int) []Token {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for at, i := range which {
-		id := claimID{in[i].Key, in[i].Owner}
+		id := claimID{in[i].Key, in[i].Owner, in[i].Epoch}
 		for _, m := range [...]map[claimID]Token{h.now, h.old} {
 			if t, ok := m[id]; ok {
 				tokens[at] = t

@@ -65,6 +65,7 @@ func TestSharedDatabasesAreOursAndInUTC(t *testing.T) {
 }
 
 func TestOwnPostgreSQLKeepsWhatItCommittedOverAKill(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartPostgreSQL(t, "max_connections=7")
 	db := openSQL(t, "pgx", s.DSN)
 	require.Equal(t, "7", text(t, db, "SHOW max_connections"), "its own settings")
@@ -92,6 +93,7 @@ func startSleep(t *testing.T, db *sql.DB, query, count string) <-chan error {
 }
 
 func TestStopEndsPostgreSQLUnderItsClients(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartPostgreSQL(t)
 	db := openSQL(t, "pgx", s.DSN)
 	exec(t, db, "CREATE TABLE kept (a int)")
@@ -102,6 +104,7 @@ func TestStopEndsPostgreSQLUnderItsClients(t *testing.T) {
 }
 
 func TestPausedPostgreSQLServesNobody(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartPostgreSQL(t)
 	proxy := testenv.NewProxy(t, s.Addr)
 	db := openSQL(t, "pgx", s.Via(proxy.Addr))
@@ -115,6 +118,7 @@ func TestPausedPostgreSQLServesNobody(t *testing.T) {
 }
 
 func TestOwnMySQLKeepsWhatItCommittedOverAKill(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartMySQL(t, "--max-connections=17")
 	proxy := testenv.NewProxy(t, s.Addr)
 	db := quietMySQL(t, s.Via(proxy.Addr))

@@ -78,6 +78,7 @@ func TestSharedServersAnswer(t *testing.T) {
 }
 
 func TestOwnRabbitMQKeepsItsQueuesOverAKill(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartRabbitMQ(t, "heartbeat = 7")
 	declareQueue(t, s.URL, "kept", false)
 	require.Contains(t, s.Ctl("list_queues", "name"), "kept")
@@ -110,6 +111,7 @@ func TestSharedRocketMQAnswers(t *testing.T) {
 }
 
 func TestOwnRocketMQComesBackOnItsPorts(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartRocketMQ(t, "brokerName=mine")
 	s.Broker.Restart()
 	s.NameServer.Restart()
@@ -144,6 +146,7 @@ func TestPausedServerIsSilentUntilResumed(t *testing.T) {
 }
 
 func TestOwnKafkaKeepsItsTopicsOverAKill(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartKafka(t, "num.partitions=7")
 	c := kafkaClient(t, s.Addr)
 	createTopic(t, c, "kept")
@@ -152,6 +155,7 @@ func TestOwnKafkaKeepsItsTopicsOverAKill(t *testing.T) {
 }
 
 func TestKafkaBehindAProxyIsReachedThroughItOnly(t *testing.T) {
+	t.Parallel()
 	s, proxy := testenv.StartKafkaBehind(t)
 	c := kafkaClient(t, s.Addr)
 	createTopic(t, c, "behind")
