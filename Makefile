@@ -4,7 +4,8 @@ SHELL := /bin/bash
 # Everything, with the race detector, on real servers: containers where a Docker engine
 # answers, else servers that scripts/services.sh installs and starts; they go on running for the
 # next time, until scripts/services.sh stop. Three packages at once, whatever the machine: the servers
-# are shared, and tests of leases and sessions of 2 s need their share of them. The longest ones begin first. Before them go
+# are shared, and tests of leases and sessions of 2 s need their share of them; in each, four of the tests that mostly wait.
+# The longest ones begin first. Before them go
 # the programs of examples/, without the race detector: they take seconds, and most of that code is others'; and the
 # tests that count allocations, because the race detector allocates.
 LONGEST = ./internal/chaos ./brokers/rocketmq ./cmd/example-consumer ./dedup/tierstore ./dedup/sqlstore ./outbox ./brokers/rabbitmq \
@@ -17,13 +18,13 @@ test:
 	@if docker info >/dev/null 2>&1; then \
 		(cd examples && go test -count=1 ./...) && \
 		go test -count=1 -run Allocations ./dedup/httpdedup && \
-		go test $(RACE) -count=1 -timeout 30m -p 3 $(LONGEST) ./...; \
+		go test $(RACE) -count=1 -timeout 30m -p 3 -parallel 4 $(LONGEST) ./...; \
 	else \
 		scripts/services.sh start && eval "$$(scripts/services.sh env)" && \
 		export IDEMQ_REQUIRE_SERVICES=1 && \
 		(cd examples && go test -count=1 ./...) && \
 		go test -count=1 -run Allocations ./dedup/httpdedup && \
-		go test $(RACE) -count=1 -timeout 30m -p 3 $(LONGEST) ./...; \
+		go test $(RACE) -count=1 -timeout 30m -p 3 -parallel 4 $(LONGEST) ./...; \
 	fi
 
 # The numbers of the README, beside the raw clients, the usual SETNX loop, watermill's forwarder and fiber's middleware;
