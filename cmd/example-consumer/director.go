@@ -156,7 +156,9 @@ func (d *director) effect(ctx context.Context, child int, order string) (ok bool
 
 func (d *director) ack(r report, order string) (ok bool) {
 	if !r.Ran {
-		d.spare(order)
+		if d.again(order, r.At); d.dead[r.Child] {
+			return false
+		}
 		d.ledger.duplicate(order, r.At)
 		d.ledger.settle(r.At)
 		return true
@@ -174,10 +176,30 @@ func (d *director) ack(r report, order string) (ok bool) {
 }
 
 // spare ends the placing of kills for which a child waits whose run of order ended without a verdict, as of one whose claim
-// was lost: the order begins anew, here or in another child, or is done already.
+// was lost: the order begins anew, here or in another child.
 func (d *director) spare(order string) {
 	for child, victim := range d.victim {
 		if victim == order {
+			delete(d.victim, child)
+			d.moved.Broadcast()
+		}
+	}
+}
+
+// again looks at the order's victims as a copy of it is about to be acknowledged that did not run now. Another copy than
+// the victim's own says nothing of it: it may be on its way to its acknowledgement. Its own was delivered again, since the
+// child lost its session: there will be no acknowledgement to be killed before, so one with the verdict is killed here, and
+// one without, which another run has overtaken, is none.
+func (d *director) again(order string, at place) {
+	for child, victim := range d.victim {
+		if victim != order {
+			continue
+		}
+		switch own, verdict := d.ledger.newest(child, order); {
+		case own != at:
+		case verdict && d.due[order] == beforeAck:
+			d.strike(child, order, beforeAck)
+		default:
 			delete(d.victim, child)
 			d.moved.Broadcast()
 		}

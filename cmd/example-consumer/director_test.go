@@ -135,6 +135,55 @@ func TestVictimWhoseRunCameToNothingHoldsNobodyUp(t *testing.T) {
 	}
 }
 
+// settled tells of a copy of late that is acknowledged without a run.
+func settled(d *director, child int, at place) bool {
+	_, ok := d.take(context.Background(), report{Child: child, Kind: ack, Orders: []string{"late"}, At: at})
+	return ok
+}
+
+// placed is a child in whose run of late, on the copy 3, the kill is being placed.
+func placed(t *testing.T) (d *director, kills *[]killed) {
+	d, kills = stage()
+	_, ok := d.take(t.Context(), report{Child: 1, Kind: begin, Orders: []string{"late"}, At: 3})
+	require.True(t, ok)
+	answered(t, d, 1, effect, "late", goOn)
+	return d, kills
+}
+
+// A copy that the producer sent again is acknowledged once the order is done, which may be before the one that ran.
+func TestOtherCopyOfTheVictimDoesNotSpareIt(t *testing.T) {
+	for _, other := range []int{1, 2} {
+		d, kills := placed(t)
+		require.True(t, settled(d, other, 4))
+		_, ok := tell(d, 1, ack, "late")
+		require.False(t, ok)
+		require.Equal(t, []killed{{1, "late", beforeAck}}, *kills)
+	}
+}
+
+// The child has lost its session after the verdict, so its own copy comes again, here or elsewhere.
+func TestVictimWithoutASessionIsKilledWhenItsCopyComesAgain(t *testing.T) {
+	for _, other := range []int{1, 2} {
+		d, kills := placed(t)
+		answered(t, d, 1, verdict, "late", goOn)
+		require.Equal(t, other == 2, settled(d, other, 3), "only the victim dies")
+		require.Equal(t, []killed{{1, "late", beforeAck}}, *kills)
+	}
+}
+
+// The order is done by another run, which began before.
+func TestVictimThatWasOvertakenHoldsNobodyUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, kills := placed(t)
+		answered(t, d, 1, begin, "plain", goOn)
+		go tell(d, 1, effect, "plain")
+		require.True(t, settled(d, 2, 3))
+		synctest.Wait()
+		require.Equal(t, 2, d.ledger.open(1, ""), "the effects of late and plain")
+		require.Empty(t, *kills)
+	})
+}
+
 func TestEndLetsNobodyWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, kills := stage()
