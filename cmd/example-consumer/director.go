@@ -136,12 +136,13 @@ func (d *director) begin(ctx context.Context, child int, order string, at place)
 
 // effect is the effect of an order, unless its child is killed first.
 func (d *director) effect(ctx context.Context, child int, order string) (ok bool) {
-	for d.victim[child] != "" && !d.gone(ctx, child) {
-		d.moved.Wait() // another order's kill is being placed
-	}
-	p := d.due[order]
-	if (p == inWindow || p == beforeAck) && !d.single(ctx, child, order) {
-		return false
+	p := nowhere
+	for placed := false; !placed; {
+		for d.victim[child] != "" && !d.gone(ctx, child) {
+			d.moved.Wait() // another order's kill is being placed
+		}
+		p = d.due[order] // none any more where another child was killed meanwhile: see spare
+		placed = d.gone(ctx, child) || p != inWindow && p != beforeAck || d.single(ctx, child, order)
 	}
 	if d.gone(ctx, child) {
 		return false
@@ -224,9 +225,9 @@ func (d *director) single(ctx context.Context, child int, order string) bool {
 // strike kills. That the child is dead is known first, so nothing that it may still send counts.
 func (d *director) strike(child int, order string, p point) {
 	delete(d.due, order)
-	delete(d.victim, child)
 	d.dead[child] = true
 	d.ledger.kill(child, p)
+	d.spare(order)
 	d.moved.Broadcast()
 	d.kill(child, order, p)
 }

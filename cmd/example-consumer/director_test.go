@@ -184,6 +184,32 @@ func TestVictimThatWasOvertakenHoldsNobodyUp(t *testing.T) {
 	})
 }
 
+// While the effect of late waits for a verdict, its claim is lost, and another child is killed in its place.
+func TestVictimThatIsReplacedHoldsNobodyUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, kills := stage()
+		answered(t, d, 1, begin, "plain", goOn)
+		answered(t, d, 1, effect, "plain", goOn)
+		answered(t, d, 1, begin, "late", goOn)
+		heard := make(chan bool, 1)
+		go func() {
+			_, ok := tell(d, 1, effect, "late")
+			heard <- ok
+		}()
+		synctest.Wait()
+		answered(t, d, 2, begin, "late", goOn)
+		answered(t, d, 1, verdict, "plain", goOn)
+		require.True(t, <-heard, "the child goes on: it is not killed")
+		answered(t, d, 2, effect, "late", goOn)
+		_, ok := tell(d, 2, ack, "late")
+		require.False(t, ok)
+		require.Equal(t, []killed{{2, "late", beforeAck}}, *kills)
+		answered(t, d, 1, begin, "failing", failNow)
+		answered(t, d, 1, begin, "failing", goOn)
+		answered(t, d, 1, effect, "failing", goOn)
+	})
+}
+
 func TestEndLetsNobodyWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, kills := stage()
