@@ -13,13 +13,13 @@ import (
 )
 
 // BenchmarkLatency tells how long after the producer has made it a message is handled, at 500 messages
-// a second and at 1,000: by the broker's client alone, and by idemq. It prints the medians of three rounds.
+// a second and at 1,000: by the broker's client alone, and by idemq. It prints the medians of five rounds.
 func BenchmarkLatency(b *testing.B) {
 	for _, rate := range []int{500, 1_000} {
 		b.Run(fmt.Sprintf("%d a second", rate), func(b *testing.B) {
 			e := newEnv(b)
 			for b.Loop() {
-				latency(b, e, rate, 5*rate, 3)
+				latency(b, e, rate, 5*rate, 5)
 			}
 		})
 	}
