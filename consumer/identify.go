@@ -38,7 +38,8 @@ var (
 	}}
 )
 
-// HeaderID takes the ID from a header or property, whatever its case.
+// HeaderID takes the ID from a header or property, whatever its case; an empty one is none. The ID names the message
+// in the whole group, whatever its topic: producers of several topics that one group reads must not share their numbers.
 func HeaderID(name string) IDRule {
 	return IDRule{Name: "header:" + name, Of: func(m *Message) string { return m.header(name) }}
 }
